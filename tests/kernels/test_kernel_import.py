@@ -21,7 +21,7 @@ from layoutopt.kernels.question.arrays import used_arrays
 from layoutopt.kernels.question.problem_data import array_problem
 from layoutopt.study.check import check
 from layoutopt.study.findings import Finding
-from layoutopt.study.launches import _advice
+from layoutopt.study.launches import _fix_fields
 
 # One block, or blocks that are all the same; the long loop has more executions than are kept.
 WHOLE = sorted(
@@ -93,7 +93,7 @@ def test_a_shape_that_the_bytes_contradict_is_refused():
 )
 def test_what_is_said_of_a_fix(kinds, excess, said):
     findings = [Finding(kind, f"the {kind}") for kind in kinds]
-    assert said in _advice(SimpleNamespace(findings=findings, excess=excess))["message"]
+    assert said in _fix_fields(SimpleNamespace(findings=findings, excess=excess))["message"]
 
 
 @pytest.mark.parametrize("form", [pytest.param("ptx", marks=pytest.mark.nvcc), "sm_90.sass"])
