@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from operator import itemgetter
 
 import numpy as np
+from msgspec.structs import astuple
 
 from layoutopt.ground.budget import OutOfTime, current
 from layoutopt.model.layout_model import Solution
@@ -25,6 +26,7 @@ from layoutopt.model.linearisations import (
     of_own_bytes,
     unpadded,
 )
+from layoutopt.model.phases import Phases
 from layoutopt.model.pitches import described
 from layoutopt.model.swizzle_rules import SHIFT_OPERATIONS, shifts_of
 from layoutopt.search.refuters import Refuters
@@ -33,6 +35,7 @@ from layoutopt.search.scene import GATHERING, Scene
 # Layouts of each kind whose index code is compared with that of the best.
 _MOST_KNOWN, _MOST_USUAL, _MOST_UNSWIZZLED = 1, 3, 3
 _MOST_ORDERS = 24  # under swizzles of CuTe's form
+_FIRST_PHASES = 6  # that a swizzle is asked of, before all
 _EFFORT_AN_ORDER, _EFFORT_OF_MANY = 5e-4, 1e-6  # seconds of a quiet machine; of one of many counted together
 
 
@@ -99,7 +102,10 @@ class Cheaper:
         """Every `Swizzle<B, M, S>` over a linearisation that has no more excess in the model's arithmetic."""
         if (candidate, excess) not in self._textbook:
             phases = self.scene.phases(candidate)
-            within = [m for m in self.scene.textbook(candidate) if phases.excess(m) <= excess]
+            step = max(1, len(phases) // _FIRST_PHASES)  # most swizzles fall to a few of the phases
+            first = Phases(*(part[::step] for part in astuple(phases)))
+            listed = [m for m in self.scene.textbook(candidate) if first.excess(m) <= excess]
+            within = [m for m in listed if step == 1 or phases.excess(m) <= excess]
             solutions = [self.scene.swizzled(candidate, phases, masks) for masks in within]
             self._textbook[candidate, excess] = solutions
         return [*self._textbook[candidate, excess]]
