@@ -16,6 +16,7 @@ from written import access_from, constrained, data_of, problem_of, refused_with,
 import layoutopt
 import layoutopt.search.choices as free_module
 import layoutopt.search.solve as solve_module
+from layoutopt.accesses.assignments import work_of
 from layoutopt.cli.commands import main
 from layoutopt.engine.case import case_of
 from layoutopt.errors import ProblemFileError
@@ -157,6 +158,14 @@ def test_segments_in_two_warps_stay_with_consecutive_threads():
     """Five pieces a line: lanes of a warp cannot change places, for a line goes on in the next warp."""
     asked = problem([fill(80, **{"for": {"k": 2}})], (48, 20), threads=160)
     assert layoutopt.check(asked, "x0*28 + x1").accesses[0].index == ("tid // 5 + k*32", "tid % 5 * 4")
+
+
+@pytest.mark.parametrize("global_bytes", [4, 8, 16])
+def test_segments_are_counted_in_what_a_thread_moves(global_bytes):
+    """32 bytes that lie together are two pieces of 16 bytes, however narrow the accesses that read them."""
+    side = {"bytes": global_bytes, "contiguous": 32, "order": "row"}
+    asked = problem([FREE_FILL | {"global": side}], (32, 32), threads=64)
+    assert work_of(asked, 0, device("sm_90"))[0].segment == 2
 
 
 ODD_FILL = data_of("3x24 f32, 32 threads; name odd", fill(96))
