@@ -279,7 +279,11 @@ def _groups(access: FragmentAccess, fragment: Fragment, threads: int) -> dict[st
 
 
 def _coordinate(move: _Move, c: str) -> Node:
-    """Coordinate `c` of the element at a lane's address, over lane, warp and the loops."""
+    """Coordinate `c` of the element at a lane's address, over lane, warp and the loops.
+
+    `piece` counts the instructions that move one fragment. Groups of warps hold a fragment each; `count` of
+    them lie along `c`, the next one `divide` groups later.
+    """
     held = move.fragment
     lane, piece, in_group = np.indices((held.lanes, move.pieces, held.warps), dtype=np.int64, sparse=True)
     holder, value = move.holder(lane, piece)

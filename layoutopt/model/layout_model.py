@@ -127,12 +127,12 @@ class LayoutModel:
         self._used = self.model.integer(1, most, "used")
         self.written: dict[Linearisation, None] = {}  # in the order in which they were
         self._later: deque[Callable[[], None]] = deque()  # what becomes constraints before the next question
-        self._shorter = self.model.boolean("shorter")
-        self._saving: list[int] = []
-        self._reaches: dict[int, int] = {}
-        # (lowest target, literal of the shared bank) -> the linearisations in which it occurs.
-        self._occurs: dict[tuple[int, int], list[int]] = {}
-        self._flats: dict[int, int] = {}
+        self._shorter = self.model.boolean("shorter")  # the layout takes less than its pitches span
+        self._saving: list[int] = []  # literals of linearisations that a swizzle may shorten
+        self._reaches: dict[int, int] = {}  # literals: `used` is at least so many elements
+        # (lowest target, literal: words share a bank) -> the linearisations in which they conflict.
+        self._conflicts: dict[tuple[int, int], list[int]] = {}
+        self._unflipped: dict[int, int] = {}  # literals: no target below so many bits is flipped
         self.asked = Model()  # the last question
         self.answers: list[Answer] = []
         beyond = [(self._used, 1), *((pitch, -steps) for pitch, steps in self.pitches.span_terms)]
@@ -160,7 +160,7 @@ class LayoutModel:
             if candidate.may_swizzle:
                 low = self._keep_vectors(candidate, y)
             if low > self.swizzle.field.targets.start:
-                self.model.clause([-y - 1, self._flat(low)])
+                self.model.clause([-y - 1, self._no_target_below(low)])
         self._hold(phases_of(candidate, self.sets, self.tile), y, low)
 
     def _keep_vectors(self, candidate: Linearisation, y: int) -> int:
@@ -182,11 +182,11 @@ class LayoutModel:
                 self.model.clause((-y - 1, *differs, self._at_least(reach)))
         return low
 
-    def _flat(self, low: int) -> int:
+    def _no_target_below(self, low: int) -> int:
         """A literal under which no target below `low` is flipped."""
-        if low not in self._flats:
-            self._flats[low] = self.model.boolean(f"flat_{low}")
-        return self._flats[low]
+        if low not in self._unflipped:
+            self._unflipped[low] = self.model.boolean(f"flat_{low}")
+        return self._unflipped[low]
 
     def _at_least(self, reach: int) -> int:
         """A literal that makes `used` at least `reach`."""
@@ -202,11 +202,11 @@ class LayoutModel:
             if (phases.costs({}) > ceilings).any():
                 self.model.clause((-y - 1,))
             return
-        for same in self.swizzle.within_ceilings(phases, ceilings, low, [y]):
-            if same is True:
+        for shared in self.swizzle.within_ceilings(phases, ceilings, low, [y]):
+            if shared is True:
                 self.model.clause((-y - 1,))
                 return
-            self._occurs.setdefault((low, same), []).append(y)
+            self._conflicts.setdefault((low, shared), []).append(y)
 
     def at_most(self, used: int) -> None:
         """Rule out what takes more elements."""
@@ -251,14 +251,16 @@ class LayoutModel:
     def _question(self, index: bool, most: int | None) -> Model:
         """The model of all linearisations added so far: constraints over them together, and the objective."""
         question = self.model.copy()
-        for (_, same), linearisations in self._occurs.items():
-            question.at_most_one([same, *linearisations])
+        # `-x - 1` negates literal x. Where some words share a bank, no linearisation has them in a phase.
+        for (_, shared), linearisations in self._conflicts.items():
+            question.at_most_one([shared, *linearisations])
+        # Only over some linearisations is a layout shorter than its pitches say.
         question.clause([-self._shorter - 1, *self._saving])
         if self.swizzle is not None:
-            for low, flat in self._flats.items():
+            for low, unflipped in self._unflipped.items():  # no mask bit of a target below `low` is set
                 for target, bit in self.swizzle.mask_bits():
                     if target < low:
-                        question.clause((-flat - 1, -bit - 1))
+                        question.clause((-unflipped - 1, -bit - 1))
         if most is not None:
             question.linear([(self._used, 1)], [1, most])
         question.minimise([(self._used, _ELEMENT), *(self._index_cost(question) if index else ())])

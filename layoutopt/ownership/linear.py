@@ -84,12 +84,13 @@ def memory(gpu: Device) -> Memory:
                 lane ^ phase[0] not in rule.phases[0] for phase in rule.phases for lane in phase
             ):
                 continue
-            other = rule.phases[1][0] if len(rule.phases) > 1 else 0
-            phases[stores, bits] = Phase(tuple(basis), rule.merges_pairs and other != 0, other)
+            second = rule.phases[1][0] if len(rule.phases) > 1 else 0  # a lane of the second phase, if any
+            phases[stores, bits] = Phase(tuple(basis), rule.merges_pairs and second != 0, second)
     has = frozenset(s for s, kind in ((False, "ldmatrix"), (True, "stmatrix")) if gpu.has(kind))
     line = (gpu.banks * gpu.bank_bytes).bit_length() - 1
-    most = max(max(rule.banks, rule.row_words) * rule.bank_bytes for rule in gpu.rules.values())
-    return Memory(line, most.bit_length() - 1, gpu.bank_bytes.bit_length() - 1, phases, has)
+    # A wavefront may serve more words than there are banks: on Kepler, all of a row.
+    served_bytes = max(max(rule.banks, rule.row_words) * rule.bank_bytes for rule in gpu.rules.values())
+    return Memory(line, served_bytes.bit_length() - 1, gpu.bank_bytes.bit_length() - 1, phases, has)
 
 
 class Move(Struct, frozen=True):

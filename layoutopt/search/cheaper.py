@@ -125,14 +125,15 @@ class Cheaper:
         return (min(read) not in ends) + (2 * max(read) not in ends) + 2 * joined
 
     def _unswizzled_alike(self, best: Solution, below: int) -> Iterator[Solution]:
-        """Layouts at the floor in the tile's own bytes without a swizzle, by rising operations below `below`.
+        """Layouts at the floor in the tile's own bytes without a swizzle, of fewer operations than `below`.
 
-        Where lanes lie along the cuts of a split, index code costs less than its operations say.
+        Those with fewer cuts (coordinates divided into digits) come first. Where the lanes are cut
+        alike, the compiler's index code costs less than the operations say, so that many are worth a look.
         """
         if best.candidate.span > self.scene.tile.elements or self.scene.ask.lanes_open:
             return
         part = current().portion(*GATHERING)
-        self._refuters.learn(best.candidate, None)
+        self._refuters.learn(best.candidate, None)  # the phases that need its swizzle, if any
         with contextlib.suppress(OutOfTime):
             for together in itertools.chain.from_iterable(
                 of_own_bytes(self.scene.space, cuts, below) for cuts in range(MAX_CUTS + 1)

@@ -176,11 +176,11 @@ class Scene:
         swizzle other bits to read.
         """
         if self.field is None or not {"pad", "xor"} <= self.space.families:
-            return
+            return  # no swizzle is possible, or not asked for
         if math.factorial(sum(extent > 1 for extent in self.tile.shape)) > _MOST_FAR:
-            return  # there are as many orders
+            return  # the orders alone are too many
         far = replace(self.space, far=True)
-        # So few are listed whatever the time: the scope must not depend on the clock.
+        # Whatever the time: the scope must not depend on the clock. A swizzle shortens by less than a block.
         listed = by_span(far, limit // self.tile.element_bytes + self.block - 1)
         with unhurried():
             few = sum(1 for _ in itertools.islice(listed, _MOST_FAR + 1)) <= _MOST_FAR
