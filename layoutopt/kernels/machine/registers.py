@@ -2,8 +2,10 @@
 
 import copy
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from layoutopt.ground.arrays import IntArray
 from layoutopt.kernels.machine.groups import NOBODY, Group
@@ -11,11 +13,9 @@ from layoutopt.kernels.machine.launch import Arguments, Launch, constant_banks
 from layoutopt.kernels.machine.values import (
     NO_BITS,
     ZERO,
-    Bits,
     Bools,
     Line,
     Value,
-    chosen,
     constant,
     downward,
     known,
@@ -186,25 +186,15 @@ class Registers:
         if group.full and unsure is NOBODY and (everybody or bool((lanes | ~self.live).all())):
             self._cells[cell] = value
             return
-        old = self._whole(cell)
-        mine = self._of(group, cell)
-        new = chosen(lanes, value, mine) if unsure is NOBODY else select(_doubted(lanes, unsure), value, mine)
         if len(group.rows) < self.rows:
-            bits = self._put(group, old.bits, new.bits)
-            hidden = NO_BITS if new.sure and old.sure else self._put(group, old.unknown, new.unknown)
-            within, line = None, None
-            if old.within is not None or new.within is not None:
-                first, last = (self._put(group, a, b) for a, b in zip(old.span, new.span, strict=True))
-                within = first, last, True
-            if new.line is not None and old.line is not None and new.line.slopes == old.line.slopes:
-                line = new.line._replace(first=self._put(group, old.line.first, new.line.first))
-            new = lined(made(bits, hidden, 64, within), line, 64)
-        self._cells[cell] = new
+            value = value.each(lambda part: part if len(part) == 1 else self._spread(group, part))
+            lanes = self._spread(group, lanes)
+            unsure = unsure if unsure is NOBODY else self._spread(group, unsure)
+        self._cells[cell] = select(_doubted(lanes, unsure), value, self._whole(cell))
 
-    def _put(self, group: Group, table: Bits, part: Bits) -> Bits:
-        """A table of all rows with others in the rows of a group."""
-        columns = max(table.shape[1], part.shape[1])
-        every = np.broadcast_to(table, (self.rows, columns)).copy()
+    def _spread(self, group: Group, part: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """A table of the rows of a group as one of all rows, zeros elsewhere."""
+        every = np.zeros((self.rows, part.shape[1]), part.dtype)
         every[group.rows] = part
         return every
 
