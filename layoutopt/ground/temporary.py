@@ -57,6 +57,17 @@ def temporary_beside(path: str | Path) -> str:
     return name
 
 
+@contextlib.contextmanager
+def replacing(path: str | Path) -> Iterator[Path]:
+    """A name beside `path` to write to, which takes its place at the end; nothing is left of a failure."""
+    temporary = temporary_beside(path)
+    try:
+        yield Path(temporary)
+        os.replace(temporary, path)
+    finally:
+        discard([temporary])
+
+
 def discard(paths: Iterable[str]) -> None:
     """Remove temporary files, those that have not got another name."""
     with undisturbed():

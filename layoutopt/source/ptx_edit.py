@@ -91,7 +91,9 @@ def patched(module: Module, name: str, region: Region, uses: Sequence[Use]) -> s
         if unit % width and use.sure:
             why = f"{use.instruction.opcode} needs {width} bytes together at every place"
             raise ProblemFileError(name, why)
-    prefix = _unused(module.text)
+    prefix = "%moved"  # a beginning of register names that the file does not use
+    while prefix in module.text:
+        prefix += "_"
     addresses = [_address_of(use, unit) for use in uses]
     units = Counter(address[:2] for address in addresses)  # accesses of each unit: register and offset
     shared = any(count > 1 for count in units.values())
@@ -133,14 +135,6 @@ def _resized(text: str, name: str, size: int) -> str:
     if count != 1 or "{" in text or ".b8" not in text:
         raise ProblemFileError(name, f"expected a declaration such as .b8 {name}[4096], got {text.strip()!r}")
     return new
-
-
-def _unused(text: str) -> str:
-    """A beginning of register names that the file does not use."""
-    prefix = "%moved"
-    while prefix in text:
-        prefix += "_"
-    return prefix
 
 
 class _Address(NamedTuple):

@@ -10,6 +10,7 @@ import ctypes
 import gzip
 import hashlib
 import os
+import shutil
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Final
 
 from layoutopt.errors import MachineError, ProblemFileError
 from layoutopt.ground.escape import shown
-from layoutopt.ground.temporary import cache_folder, discard, temporary_beside
+from layoutopt.ground.temporary import cache_folder, replacing
 from layoutopt.hardware.machine import ended, find_tool, toolkits
 
 _FOLDER: Final = "LAYOUTOPT_CAPTURE"
@@ -42,18 +43,14 @@ def recorder(scratch: Path) -> Path:
     if made.exists():
         return made
     made.parent.mkdir(parents=True, exist_ok=True)
-    text, built = scratch / "record.c", temporary_beside(made)
+    text = scratch / "record.c"
     text.write_bytes(source)
-    options = ["-O2", "-shared", "-fPIC", "-std=gnu11", *headers, "-o", built, str(text)]
-    try:
-        done = ended(
-            [compiler, *options, str(cupti), f"-Wl,-rpath,{cupti.parent}", "-ldl", "-lpthread"], scratch
-        )
+    options = ["-O2", "-shared", "-fPIC", "-std=gnu11", *headers, str(text), str(cupti)]
+    with replacing(made) as built:
+        linked = ["-o", str(built), f"-Wl,-rpath,{cupti.parent}", "-ldl", "-lpthread"]
+        done = ended([compiler, *options, *linked], scratch)
         if done.returncode:
             raise MachineError(f"{compiler} refuses the recorder: {shown(done.stderr, 400)}")
-        os.replace(built, made)
-    finally:
-        discard([built])
     return made
 
 
@@ -95,15 +92,13 @@ def environment(library: Path, folder: Path, most_data: int) -> dict[str, str]:
 def compress(folder: Path) -> None:
     """Contents of allocations become .gz files; who reads the launches finds them by either name."""
     for path in folder.glob("*.bin"):
-        packed = temporary_beside(path)
-        try:
-            with open(path, "rb") as source, gzip.open(packed, "wb", 6) as file:
-                while part := source.read(1 << 20):
-                    file.write(part)
-            os.replace(packed, f"{path}.gz")
-            path.unlink()
-        finally:
-            discard([packed])
+        with (
+            replacing(f"{path}.gz") as packed,
+            open(path, "rb") as source,
+            gzip.open(packed, "wb", 6) as file,
+        ):
+            shutil.copyfileobj(source, file, 1 << 20)
+        path.unlink()
 
 
 @contextlib.contextmanager

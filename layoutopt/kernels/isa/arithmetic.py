@@ -342,8 +342,8 @@ def _vote(inst: Instruction) -> Built:
         ballot = values.made(values.mask_of(true), values.mask_of(unsure), 32)
         some = true.any(axis=1, keepdims=True)
         none = (active & ~true & ~unsure).any(axis=1, keepdims=True)
-        answer = some if inst.has("ANY") else ~none if inst.has("ALL") else ~(some & none)
         settled = some if inst.has("ANY") else none if inst.has("ALL") else some & none
+        answer = settled if inst.has("ANY") else ~settled
         open_ = unsure.any(axis=1, keepdims=True) & ~settled
         return ballot, values.made(answer.astype(np.uint64), open_.astype(np.uint64), 1)
 

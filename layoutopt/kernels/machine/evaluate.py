@@ -58,14 +58,11 @@ def evaluate(
     """
     given = arguments(program, checked(launch, gpu, program.target))
     spaces = ("shared", "local", *(("global",) if given.buffers else ()))
-    for bold in (True, False):
-        slice_ = relevance(program, spaces, bold=bold)
-        run = _Run(program, slice_, launch, given, gpu, most_steps, Loops(slice_))
-        total = Evaluation(program, launch, gpu, evaluated_blocks=run.cover())
-        for part, times in run.parts:
-            total.add(part, times)
-        if not (slice_.bold and total.doubts):
-            break
+    slice_ = relevance(program, spaces)
+    run = _Run(program, slice_, launch, given, gpu, most_steps, Loops(slice_))
+    total = Evaluation(program, launch, gpu, evaluated_blocks=run.cover())
+    for part, times in run.parts:
+        total.add(part, times)
     if total.doubts:
         total.doubts = dict.fromkeys(_not_known(program, slice_, given), -1) | total.doubts
     first, _ = run.parts[0]
@@ -159,7 +156,7 @@ class _Run:
         if not single and self.box(grid, traced=True):
             return 1
         first = self.counted(np.zeros((1, 3), np.int64), traced=True)
-        if single or (self.relevance.bold and first.doubts):
+        if single:
             self.parts = [(first, 1)]
             return 1
         self.excused = frozenset(first.doubts)
@@ -245,8 +242,8 @@ class _Run:
     def counted(self, blocks: IntArray, last: IntArray | None = None, traced: bool = False) -> Evaluation:
         """Execute some blocks, or, up to those of the `last` index, a box as one block."""
         boxed = last is not None
-        strict, excused = boxed or self.relevance.bold, self.excused if boxed else frozenset[str]()
-        found = Evaluation(self.program, self.launch, self.gpu, traced, strict, excused)
+        excused = self.excused if boxed else frozenset[str]()
+        found = Evaluation(self.program, self.launch, self.gpu, traced, boxed, excused)
         machine = self.machine(found, blocks, last)
         machine.back = self.loops.anew()
         steps = self.execute(machine)

@@ -12,14 +12,13 @@ between are unknown afterwards. Where nothing that matters reads these, a branch
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import checkpoint, current
-from layoutopt.kernels.machine.values import TRUE
 from layoutopt.kernels.program import (
     Compute,
     Exit,
@@ -35,7 +34,6 @@ from layoutopt.kernels.program import (
 
 MOST_LIVE: Final = 1 << 24  # cells that matter before the steps of a program, of all steps together
 _NOTHING: Final = Step(address=0, text="", action=Forget())
-_SOME: Final = Source.always(TRUE)  # a guard that is not told from others
 
 
 class Live(NamedTuple):
@@ -64,28 +62,22 @@ class Relevance(NamedTuple):
     matters: tuple[bool, ...]  # one a step
     kept: frozenset[str]  # memories whose contents matter: `shared`, `local`, `global`
     live: tuple[Live, ...]  # before each step
-    bold: bool  # steps are among them that forget what may matter, if a guard is not what it seems
 
 
-def relevance(
-    program: Program, spaces: Iterable[str], results: Iterable[str] = (), *, bold: bool = False
-) -> Relevance:
+def relevance(program: Program, spaces: Iterable[str], results: Iterable[str] = ()) -> Relevance:
     """The steps and registers that addresses and branches depend on; other branches are passed over.
 
     Args:
         program: the kernel.
         spaces: memories whose contents can be known: `shared`, `local`, `global` where buffers are given.
         results: memories whose contents matter in any case.
-        bold: what is written and then read under guards is read only where it was written: compilers save
-            predicates and read them back, so that it cannot be seen that two guards are one. A step whose
-            results are only asked for where that is wrong forgets them, so that what is known stays right.
     """
     kept, allowed = frozenset(results), frozenset(spaces)
     flow = Flow(program.steps if "global" in kept else tuple(map(_without_value, program.steps)))
     branches = (k for k, step in enumerate(flow.steps) if _decides(step))
     taken = {k: detour for k in branches if (detour := flow.around(k)) is not None}
     while True:
-        found = _slice(flow, allowed, {k: detour.meet for k, detour in taken.items()}, kept, bold)
+        found = _slice(flow, allowed, {k: detour.meet for k, detour in taken.items()}, kept)
         right = {
             k: detour
             for k, detour in taken.items()
@@ -107,7 +99,7 @@ def _without_value(step: Step) -> Step:
 
 
 def _slice(
-    flow: "Flow", allowed: frozenset[str], shortcuts: Mapping[int, int], kept: frozenset[str], bold: bool
+    flow: "Flow", allowed: frozenset[str], shortcuts: Mapping[int, int], kept: frozenset[str]
 ) -> Relevance:
     following = flow.following.copy()
     for k, meet in shortcuts.items():
@@ -123,24 +115,16 @@ def _slice(
         for k, step in enumerate(flow.steps)
     )
     while True:
-        matters, live = marked(steps, following, kept, bold)
+        matters, live = marked(steps, following, kept)
         found = _wanted(steps, following, live) & allowed
         if found <= kept:
             break
         kept |= found
-    if bold:
-        sure = matters
-        steps = tuple(
-            step if needed else replace(step, action=Forget(), sources=())
-            for step, needed in zip(steps, matters, strict=True)
-        )
-        matters, live = marked(steps, following, kept)
-        bold = matters != sure or not _wanted(steps, following, live) & allowed <= kept
     steps = tuple(
         _asked(step, [live[k].cells for k in after]) if needed and step.dests else step
         for step, after, needed in zip(steps, following, matters, strict=True)
     )
-    return Relevance(flow, steps, following, matters, kept, live, bold)
+    return Relevance(flow, steps, following, matters, kept, live)
 
 
 def _asked(step: Step, after: Sequence[frozenset[str]]) -> Step:
@@ -186,7 +170,7 @@ def _decides(step: Step) -> bool:
 
 
 def marked(
-    steps: tuple[Step, ...], following: list[tuple[int, ...]], kept: frozenset[str], bold: bool = False
+    steps: tuple[Step, ...], following: list[tuple[int, ...]], kept: frozenset[str]
 ) -> tuple[tuple[bool, ...], tuple[Live, ...]]:
     """Which steps matter, and the cells that matter before each, given the steps that may follow each.
 
@@ -194,7 +178,6 @@ def marked(
         steps: of the kernel.
         following: of each, the steps that may be next.
         kept: memories whose contents matter, so that stores to them do.
-        bold: all guards are taken for one: a guarded write ends the need of every guarded read of its cell.
 
     Raises:
         ProblemFileError: more cells matter at once than `MOST_LIVE`.
@@ -216,7 +199,7 @@ def marked(
         queued[k] = False
         first, *others = [before[target] for target in following[k]] or [Live()]
         after = reduce(Live.union, others, first)
-        matters[k], live = _before(steps[k], after, kept, bold)
+        matters[k], live = _before(steps[k], after, kept)
         if live != before[k]:
             own = sum(0 if mine is theirs else len(mine) for mine, theirs in zip(live, after, strict=True))
             size, owned[k] = size + own - owned[k], own
@@ -230,10 +213,10 @@ def marked(
     return tuple(matters), tuple(before)
 
 
-def _before(step: Step, after: Live, kept: frozenset[str], bold: bool) -> tuple[bool, Live]:
+def _before(step: Step, after: Live, kept: frozenset[str]) -> tuple[bool, Live]:
     """Whether a step matters, and the cells that matter before it, given those that matter after it.
 
-    `kept` and `bold` as in `marked`. Of `@P0 MOV R1, R2`, where R1 matters behind it, P0 does, R2 where P0
+    Of `@P0 MOV R1, R2`, where R1 matters behind it, P0 does, R2 where P0
     holds, and R1 where it does not.
     """
     guard, dests, (always, guarded) = step.guard, frozenset(step.dests), after
@@ -253,11 +236,10 @@ def _before(step: Step, after: Live, kept: frozenset[str], bold: bool) -> tuple[
         isinstance(step.action, Compute) and not step.action.across
     )
     read_guarded = {cell for cell in read if lanewise and _follows(cell, guard)}
-    replaced = {cell for cell in always & dests if not bold and _follows(cell, guard)}
+    replaced = {cell for cell in always & dests if _follows(cell, guard)}
     where_not = {(cell, guard.negated) for cell in replaced}
-    asked = _SOME if bold else guard
-    guarded = guarded.difference((cell, asked) for cell in dests) | where_not
-    guarded |= {(cell, asked) for cell in read_guarded}
+    guarded = guarded.difference((cell, guard) for cell in dests) | where_not
+    guarded |= {(cell, guard) for cell in read_guarded}
     return True, Live(always - replaced | (read - read_guarded) | frozenset(guard.cells), guarded)
 
 
@@ -325,9 +307,6 @@ class Flow:
         self.steps = steps
         self.returns = _return_places(steps)
         self.following = [self._after(k) for k in range(len(steps))]
-        # The same inside functions: a call is passed over, a return ends it.
-        self._inside: list[tuple[int, ...]] = []
-        self._meets: list[int | None] = []
         self._found: dict[int, Detour | None] = {}
         self._followed: dict[tuple[int, frozenset[str]], bool] = {}
 
@@ -354,16 +333,22 @@ class Flow:
 
     def meet(self, index: int) -> int | None:
         """The step where all ways of a branch meet; None where there is none."""
-        if not self._meets:
-            for k, following in enumerate(self.following):
-                action = self.steps[k].action
-                if isinstance(action, Jump) and action.returns:
-                    following = ()
-                elif isinstance(action, Jump) and action.call:
-                    following = (k + 1,) if k + 1 < len(self.steps) else following
-                self._inside.append(following)
-            self._meets = post_dominators(self._inside)
         return self._meets[index]
+
+    @cached_property
+    def _meets(self) -> list[int | None]:
+        return post_dominators(self._inside)
+
+    @cached_property
+    def _inside(self) -> list[tuple[int, ...]]:
+        """Steps that may follow each inside functions: a call is passed over, a return ends it."""
+        found = self.following.copy()
+        for k, step in enumerate(self.steps):
+            if isinstance(step.action, Jump) and step.action.returns:
+                found[k] = ()
+            elif isinstance(step.action, Jump) and step.action.call and k + 1 < len(self.steps):
+                found[k] = (k + 1,)
+        return found
 
     def matters_after(self, index: int, kept: frozenset[str]) -> bool:
         """Whether a step behind this one may touch shared memory, wait, or change a memory of `kept`."""

@@ -190,11 +190,6 @@ def mask_of(lanes: Bools) -> Bits:
     return np.packbits(every, axis=-1, bitorder="little").view("<u4").astype(np.uint64)
 
 
-def upward(hidden: Bits) -> Bits:
-    """The lowest unknown bit and all above it."""
-    return ~(lowest(hidden) - _ONE)
-
-
 def downward(bits: Bits) -> Bits:
     """The highest bit that is set and all below it."""
     for shift in (1, 2, 4, 8, 16, 32):
@@ -272,7 +267,8 @@ def multiply(a: Value, b: Value, width: int = 32) -> Value:
     # a*b - known*known = known_a*hidden_b + hidden_a*known_b + hidden_a*hidden_b, each a multiple of the
     # product of the lowest bits that may be set in its factors. One beyond bit 63 is 0 here, as it should be.
     set_a, set_b, hidden_a, hidden_b = (lowest(one) for one in (a.bits, b.bits, a.unknown, b.unknown))
-    hidden = upward(set_a * hidden_b | hidden_a * set_b | hidden_a * hidden_b)
+    # Unknown are the lowest unknown bit and all above it.
+    hidden = ~(lowest(set_a * hidden_b | hidden_a * set_b | hidden_a * hidden_b) - _ONE)
     fits = a.most.astype(np.float64) * b.most.astype(np.float64) < 2.0**63
     hidden = hidden & np.where(fits, downward(a.most * b.most), ~_ZERO)
     one, other = (a, b) if b.sure else (b, a)

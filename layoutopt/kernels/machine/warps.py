@@ -108,7 +108,8 @@ class Machine:
             self._advance(group, until)
             if not self._ready:
                 self._release()
-        if waiting := self._waiting():
+        waiting = [at for at, _ in self._meetings.waiting] + [group.at for group in self._barriers.waiting]
+        if waiting:
             raise Stopped(f"lanes wait for ever at {self.registers.named(min(waiting))}")
 
     @property
@@ -192,10 +193,6 @@ class Machine:
         self.trials -= other.used + most_steps - other.trials
         right: Bools = (came == live).all(axis=1) & ~other.maybe.any(axis=1) & ~other._barriers.arrived
         return right & ~apart
-
-    def _waiting(self) -> list[int]:
-        """Steps where lanes wait."""
-        return [*(at for at, _ in self._meetings.waiting), *(group.at for group in self._barriers.waiting)]
 
     def _put(self, group: Group | None) -> None:
         if group is None:

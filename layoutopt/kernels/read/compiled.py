@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from layoutopt.ground.temporary import cache_folder, discard, temporary_beside
+from layoutopt.ground.temporary import cache_folder, replacing
 
 MOST_ENTRIES: Final = 256
 # What compilers read beside their command line.
@@ -59,7 +59,11 @@ def kept(compiler: str, words: Sequence[str], make: Callable[[Path], bytes], fol
     made = make(rule)
     with contextlib.suppress(OSError, UnicodeEncodeError):  # names that are no UTF-8 are not kept
         read = {path: _digest(path) for path in _listed(rule.read_text("utf-8", "surrogateescape"))}
-        _write(place, msgspec.msgpack.encode(_Entry(read, made)))
+        home.mkdir(parents=True, exist_ok=True)
+        with replacing(place) as temporary:
+            temporary.write_bytes(msgspec.msgpack.encode(_Entry(read, made)))
+        for old in sorted(home.glob("*.nvcc"), key=lambda one: one.stat().st_mtime)[:-MOST_ENTRIES]:
+            old.unlink(missing_ok=True)
     return made
 
 
@@ -72,16 +76,3 @@ def _listed(rule: str) -> list[str]:
     """The files behind the colon of a rule of make; spaces in names have a backslash before them."""
     words = re.split(r"(?<!\\)\s+", rule.partition(" : ")[2].replace("\\\n", " ").strip())
     return [word.replace("\\ ", " ") for word in words]
-
-
-def _write(place: Path, data: bytes) -> None:
-    place.parent.mkdir(parents=True, exist_ok=True)
-    temporary = temporary_beside(place)
-    try:
-        Path(temporary).write_bytes(data)
-        os.replace(temporary, place)
-    finally:
-        discard([temporary])
-    entries = sorted(place.parent.glob("*.nvcc"), key=lambda one: one.stat().st_mtime)
-    for old in entries[:-MOST_ENTRIES]:
-        old.unlink(missing_ok=True)

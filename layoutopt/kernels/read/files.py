@@ -53,7 +53,9 @@ def kernels(path: Path, target: str | None = None, options: Sequence[str] = ()) 
         MachineError: a tool is missing or fails.
     """
     if path.suffix.lower() == ".cu":
-        return _from_source(path, target or DEFAULT_TARGET, options)
+        with current().standing_still():
+            cubin = compile_source(path, target or DEFAULT_TARGET, options)
+        return tuple(one._replace(read=partial(_with_names, one, path)) for one in _from_cubin(cubin))
     data = json_data.read(path, MAX_BYTES)
     if elf.is_cubin(data):
         return _from_cubin(data)
@@ -206,12 +208,6 @@ def _from_container(path: Path, target: str | None) -> tuple[Listed, ...]:
         found = [kernel for cubin in cubins for kernel in _from_cubin(cubin.read_bytes())]
     by_name = {kernel.name: kernel for kernel in found}
     return tuple(by_name.values())
-
-
-def _from_source(path: Path, target: str, options: Sequence[str]) -> tuple[Listed, ...]:
-    with current().standing_still():
-        cubin = compile_source(path, target, options)
-    return tuple(one._replace(read=partial(_with_names, one, path)) for one in _from_cubin(cubin))
 
 
 def _with_names(kernel: Listed, path: Path) -> Program:
