@@ -21,6 +21,7 @@ from layoutopt.cli.options import (
 from layoutopt.cli.output import note
 from layoutopt.cli.solve import CODES
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground.json_data import named_by
 
 if TYPE_CHECKING:
     from layoutopt.hardware.devices import Device
@@ -64,7 +65,6 @@ def answer_of(
     """
     from layoutopt.files.file import from_data, load, parsed, read
     from layoutopt.files.result_file import answer_from_data, is_answer
-    from layoutopt.ground.json_data import named_by
     from layoutopt.search.block import solve
     from layoutopt.study.block import placed
     from layoutopt.study.known import check_answer

@@ -11,6 +11,7 @@ from layoutopt.cli.files import FileCommand, OutputPath
 from layoutopt.cli.output import note
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.escape import shown
+from layoutopt.ground.temporary import temporary_folder
 
 
 @click.command(
@@ -50,7 +51,6 @@ def command(output: Path, data: int, program: tuple[str, ...]) -> int:
       layoutopt capture -o launches -- python train.py --steps 2
       layoutopt check launches
     """
-    from layoutopt.ground.temporary import temporary_folder
     from layoutopt.kernels.capture.recorder import compress, environment, new_folder, recorder
     from layoutopt.kernels.launches import read_launches
 

@@ -8,29 +8,27 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from layoutopt.cli.configured import configured
 from layoutopt.cli.files import InputPath, OutputPath
 from layoutopt.cli.kernel import LAUNCH, check_kernels, given_option, is_kernel, is_launches, launch_options
 from layoutopt.cli.options import form_options, time_limit_option
 from layoutopt.cli.output import tell
 from layoutopt.cli.several import problems_command
+from layoutopt.ground.budget import deadline
 
 if TYPE_CHECKING:
     from layoutopt.hardware.devices import Device
     from layoutopt.problems.types import Block, Problem
 
 
-def _kernels(
-    paths: tuple[Path, ...],
-    *,
-    over: dict[str, Any],
-    offset: str | None,
-    table: Path | None,
-    device_file: Path | None,
-    **options: Any,
-) -> int | None:
-    """Check kernels, which are no problems; None where there are none."""
+def _kernels(paths: tuple[Path, ...], options: dict[str, Any]) -> tuple[Path, ...] | int:
+    """Check kernels, which are no problems; the problems where there are none."""
+    if not paths:
+        paths, baseline = configured(Path())
+        options["baseline"] = options["baseline"] or baseline
     kernels = [path for path in paths if is_kernel(path) or is_launches(path)]
-    if offset is not None and table is not None:
+    of_tiles = {name: options[name] for name in ("offset", "table", "over")}
+    if of_tiles["offset"] is not None and of_tiles["table"] is not None:
         raise click.UsageError("--offset and --table both give the layout; use one")
     if kernels:
         other = next((path for path in paths if path not in kernels), None)
@@ -38,18 +36,18 @@ def _kernels(
             raise click.UsageError(f"unexpected {other}; extents are one word, such as --block 32,{other}")
         if other is not None:
             raise click.UsageError(f"{kernels[0]} is a kernel, and {other} is none; check them one by one")
-        if offset is not None or table is not None or over:
+        if any(value not in (None, {}) for value in of_tiles.values()):
             raise click.UsageError(f"--offset, --table and --over are for tiles; {kernels[0]} is a kernel")
-        how = {option: options.pop(option) for option in (*_TOGETHER, "no_fix", "time_limit")}
-        how["form"] = "json" if options.pop("as_json") else how["form"]
-        return check_kernels(kernels, options, **how)
+        how = {option: options[option] for option in (*_TOGETHER, "no_fix", "time_limit")}
+        how["form"] = "json" if options["as_json"] else how["form"]
+        return check_kernels(kernels, {option: options[option] for option in LAUNCH}, **how)
     for path in paths:
         _check_kind(path)
     if (needless := given_option()) is not None:
         raise click.UsageError(f"{needless} is for kernels; {paths[0]} is none")
     if options["form"] not in ("text", "json") or any(options[option] for option in _TOGETHER[1:]):
         raise click.UsageError(f"--format, --html and --baseline are for kernels; {paths[0]} is none")
-    return None
+    return paths
 
 
 def _check_kind(path: Path) -> None:
@@ -78,15 +76,7 @@ _SECTIONS = {
 }
 
 
-def _configured(options: dict[str, Any]) -> tuple[Path, ...]:
-    from layoutopt.cli.configured import configured
-
-    paths, baseline = configured(Path())
-    options["baseline"] = options["baseline"] or baseline
-    return paths
-
-
-@problems_command("check", before=_kernels, default=_configured, sections=_SECTIONS)
+@problems_command("check", before=_kernels, sections=_SECTIONS)
 @click.option("--offset", metavar="EXPR", help="The layout: element offset over x0, x1, ...")
 @click.option(
     "--table",
@@ -150,7 +140,6 @@ def command(
       layoutopt check launches.toml --format github --baseline conflicts.json
     """
     from layoutopt.files.array_file import read_offsets
-    from layoutopt.ground.budget import deadline
     from layoutopt.problems.types import Problem
     from layoutopt.report.text import audit_report
     from layoutopt.study.check import AuditStatus, check

@@ -9,6 +9,7 @@ import click
 from layoutopt.cli.options import form_options, store_option, time_limit_option
 from layoutopt.cli.output import end_progress, note, progress, say, say_json, terminal_width
 from layoutopt.cli.several import problems_command
+from layoutopt.hardware.machine import gpu_present
 
 if TYPE_CHECKING:
     from layoutopt.hardware.devices import Device
@@ -63,8 +64,6 @@ def command(
         problem = constrained(problem, offset=offset)
     card = None
     if run:
-        from layoutopt.hardware.machine import gpu_present
-
         card = gpu_present()  # or refused before the search
     known = None if store is None else store.answer(problem, gpu, time_limit=time_limit)
     result = compare(problem, target=gpu, time_limit=time_limit, progress=progress("comparing"), known=known)

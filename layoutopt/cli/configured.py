@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground import json_data
 from layoutopt.ground.escape import shown
 
 _MAX_BYTES = 16 << 20
@@ -31,8 +32,6 @@ def configured(folder: Path) -> tuple[tuple[Path, ...], Path | None]:
 
 
 def _parsed(path: Path) -> dict[str, Any]:
-    from layoutopt.ground import json_data
-
     try:
         return tomllib.loads(json_data.read(path, _MAX_BYTES).decode())
     except (ValueError, RecursionError) as error:

@@ -10,6 +10,8 @@ from layoutopt.cli.files import FileCommand, InputPath, OutputPath, write_all
 from layoutopt.cli.options import device_file_option, form_options, more_devices
 from layoutopt.cli.output import say, say_json
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground import json_data
+from layoutopt.ground.escape import identifier
 
 MAX_TEXT_BYTES: Final = 64 << 20
 
@@ -43,8 +45,6 @@ def command(problem: Path, as_json: bool, code: Path | None, minimise: str, devi
       layoutopt convert conversion.json --code conversion.cuh
       layoutopt convert kernel.ttgir
     """
-    from layoutopt.ground import json_data
-    from layoutopt.ground.escape import identifier
     from layoutopt.ownership.conversion import convert_data
     from layoutopt.report.conversion_text import conversion_report
 

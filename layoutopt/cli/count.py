@@ -15,16 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, cast
 
 import click
+from msgspec import to_builtins
 
 from layoutopt.cli.files import FileCommand, InputPath
 from layoutopt.cli.options import device_file_option, form_options, more_devices
 from layoutopt.cli.output import say, tell
 from layoutopt.errors import ProblemFileError
+from layoutopt.hardware.devices import DEFAULT_TARGET, Device, device
 
 if TYPE_CHECKING:
     from layoutopt.engine.conflicts import Counts
     from layoutopt.engine.records import Totals
-    from layoutopt.hardware.devices import Device
 
 COLUMNS = ("instructions", "wavefronts", "ideal", "excess", "bank_conflicts")
 
@@ -61,8 +62,6 @@ def command(
       layoutopt count tests/data/h200_wavefronts.jsonl.gz
       layoutopt count addresses.npy --op load --bytes 16 --target a100 --json
     """
-    from layoutopt.hardware.devices import DEFAULT_TARGET, device
-
     more = more_devices(device_file)
     gpu = more[0] if more and target is None else device(target or DEFAULT_TARGET, more)
     with ExitStack() as stack:
@@ -88,8 +87,6 @@ def command(
 
 
 def _count_npy(path: Path, op: str | None, width_bytes: int | None, device: Device, as_json: bool) -> None:
-    from msgspec import to_builtins
-
     from layoutopt.engine.records import count_table
 
     if op is None:

@@ -13,6 +13,7 @@ from layoutopt.cli.kernel import asked, launch_options
 from layoutopt.cli.options import added, form_options, time_limit_option
 from layoutopt.cli.output import note, say_diff, say_json
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground.budget import Budget, deadline
 from layoutopt.ground.escape import shown
 
 if TYPE_CHECKING:
@@ -90,9 +91,7 @@ def command(
     Example:
       layoutopt fix transpose.cu --block 32,8 --grid 2,2 --arg n=64 | patch -p1
     """
-    from layoutopt.ground.budget import Budget, deadline
-
-    search = Budget(time_limit)
+    search = Budget(time_limit)  # begins before the imports, which take most of a second
     from layoutopt.kernels.launches import READING_S, launch_of, with_memory
     from layoutopt.kernels.read.files import chosen, kernels
     from layoutopt.study.source_fix import Request, fix

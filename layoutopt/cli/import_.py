@@ -25,7 +25,9 @@ from layoutopt.cli.kernel import asked, launch_options
 from layoutopt.cli.options import Commands, Extents, added, time_limit_option
 from layoutopt.cli.output import note
 from layoutopt.errors import ProblemFileError
-from layoutopt.ground.escape import shown, writable
+from layoutopt.ground.escape import identifier, shown, writable
+from layoutopt.ground.json_data import named_by, read
+from layoutopt.hardware.devices import device
 
 if TYPE_CHECKING:
     import numpy as np
@@ -87,8 +89,6 @@ class Imported(Struct, frozen=True):
     @property
     def text(self) -> str:
         """The layout's text: what was given, or what is in the file after an @."""
-        from layoutopt.ground.json_data import read
-
         given = self.layout
         return read(given[1:], MAX_TEXT_BYTES).decode("utf-8", "replace") if given.startswith("@") else given
 
@@ -100,8 +100,6 @@ class Imported(Struct, frozen=True):
     @property
     def lanes(self) -> int:
         """Lanes of a warp of the target."""
-        from layoutopt.hardware.devices import device
-
         return device(self.target).lanes
 
     def used_by(self, table: Table) -> int:
@@ -168,7 +166,6 @@ class Imported(Struct, frozen=True):
     def _problem(self, into: Path, shape: list[int]) -> dict[str, Any]:
         """The data of the problem file to add to, which has the same tile."""
         from layoutopt.files.file import MAX_FILE_BYTES, parsed, tile_from_data
-        from layoutopt.ground.json_data import named_by, read
 
         with named_by("--into"):
             old: dict[str, Any] = parsed(read(into, MAX_FILE_BYTES))
@@ -257,7 +254,6 @@ def ttgir(source: Path, folder: Path) -> int:
       layoutopt import ttgir matmul.ttgir -o tiles
       layoutopt check tiles
     """
-    from layoutopt.ground.json_data import read
     from layoutopt.imports.triton_ir import problems
 
     left_out: list[str] = []
@@ -309,7 +305,6 @@ def kernel(
     Example:
       layoutopt import kernel transpose.cu --block 32,8 --arg 2=1024 -o tiles
     """
-    from layoutopt.ground.escape import identifier
     from layoutopt.kernels.launches import evaluated
     from layoutopt.kernels.question.arrays import used_arrays
     from layoutopt.kernels.question.problem_data import array_problem
@@ -353,8 +348,7 @@ def _print_header(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 @click.argument("records", type=InputPath())
 @click.option("--header", is_flag=True, is_eager=True, expose_value=False, callback=_print_header,
               help="Print the CUDA header that records, and nothing else.")  # fmt: skip
-@_TILE[0]
-@_TILE[1]
+@added(*_TILE)
 @click.option(
     "--threads", required=True, type=click.IntRange(1, 1024), metavar="N", help="Threads of the block."
 )
@@ -385,7 +379,6 @@ def trace(
 
     from layoutopt.expressions.grammar import coordinates, parse, tabulated
     from layoutopt.files.array_file import read_offsets
-    from layoutopt.ground.json_data import read
     from layoutopt.imports.trace import accesses
 
     element_bytes = _element_bytes(tile, element)
@@ -433,7 +426,6 @@ def _checked(data: dict[str, Any]) -> str:
     from layoutopt.accesses.lower import with_loops
     from layoutopt.accesses.trace import trace as lanes_of
     from layoutopt.files.file import tile_from_data
-    from layoutopt.hardware.devices import device
     from layoutopt.problems.text import problem_text
 
     problem = tile_from_data(data)

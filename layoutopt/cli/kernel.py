@@ -7,18 +7,21 @@ import math
 import os
 import shlex
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
-from msgspec import structs
+from msgspec import structs, to_builtins
 
 from layoutopt.cli.files import TextOrFile, reads, typed_arguments, write_all
 from layoutopt.cli.options import Extents, added, pairs
 from layoutopt.cli.output import UNDECIDED, USAGE_ERROR, end_progress, progress, say, say_json
 from layoutopt.errors import ProblemFileError
+from layoutopt.ground import json_data
 from layoutopt.ground.escape import shown
+from layoutopt.ground.temporary import CACHE_VARIABLE
 
 if TYPE_CHECKING:
     from layoutopt.kernels.launches import LaunchOptions
@@ -79,28 +82,21 @@ def asked(path: Path, options: dict[str, Any], source: Path | None = None) -> La
     return structs.replace(found, **{name: options[name] for name in of_source})
 
 
-def _pairs(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
-    return pairs(ctx, param, given, "NAME_OR_POSITION=VALUE")
+_pairs = partial(pairs, form="NAME_OR_POSITION=VALUE")
 
 
 def _numbers(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> dict[str, Any]:
-    return {name: _number(text, ctx, param) for name, text in _pairs(ctx, param, given).items()}
-
-
-def _kept_where(_: click.Context, __: click.Parameter, folder: str | None) -> None:
-    from layoutopt.ground.temporary import CACHE_VARIABLE
-
-    if folder is not None:
-        os.environ[CACHE_VARIABLE] = os.path.realpath(folder) if folder else ""
-
-
-def _number(text: str, ctx: click.Context, param: click.Parameter) -> int | float | str | bytes:
     from layoutopt.kernels.launches import argument
 
     try:
-        return argument(text)
+        return {name: argument(text) for name, text in _pairs(ctx, param, given).items()}
     except ProblemFileError as error:
         raise click.BadParameter(str(error), ctx, param) from None
+
+
+def _kept_where(_: click.Context, __: click.Parameter, folder: str | None) -> None:
+    if folder is not None:
+        os.environ[CACHE_VARIABLE] = os.path.realpath(folder) if folder else ""
 
 
 LAUNCH = frozenset(
@@ -166,7 +162,6 @@ def check_kernels(
 
     With a baseline: 1 where there are more conflicts than it has.
     """
-    from layoutopt.ground import json_data
     from layoutopt.kernels.launches import NOTHING_MISSED, LaunchOptions, files_of, read_launches
     from layoutopt.study.baseline import MAX_BYTES, read_baseline
     from layoutopt.study.launches import check_launch, check_launches
@@ -246,8 +241,6 @@ def _told_together(
     found: Application, form: str, html: Path | None, baseline: Path | None, known: Baseline | None
 ) -> int:
     """Print an application in a form, write its files; the exit code."""
-    import msgspec
-
     from layoutopt.report.annotations import FORMATS
     from layoutopt.report.launches_page import launches_page
     from layoutopt.report.launches_text import application_report
@@ -268,7 +261,7 @@ def _told_together(
     if form == "json":
         data = found.to_json() | {"kernels": [
             launch_data(one) | {"launches": one.launch.launches} for one in found.kernels
-        ], "fixes": msgspec.to_builtins(found.fixes)}  # fmt: skip
+        ], "fixes": to_builtins(found.fixes)}  # fmt: skip
         say_json(data if more is None else data | {"worse_than_baseline": more})
     elif form == "text":
         said = [

@@ -7,6 +7,7 @@ import click
 
 from layoutopt.cli.files import FileCommand, OutputPath, write_new
 from layoutopt.cli.options import Extents
+from layoutopt.hardware.devices import device
 
 KINDS = ("transpose", "gemm", "attention", "conv", "stencil", "convert", "blank", "hopper")
 
@@ -52,7 +53,6 @@ def command(kind: str, output: Path | None, target: str, **given: Any) -> int:
     from layoutopt.accesses.trace import trace
     from layoutopt.files.file import from_data
     from layoutopt.files.starters import starter
-    from layoutopt.hardware.devices import device
     from layoutopt.ownership.conversion import convert_data
     from layoutopt.problems.text import problem_text
 

@@ -13,6 +13,8 @@ from layoutopt.cli.kernel import asked
 from layoutopt.cli.options import form_options
 from layoutopt.cli.output import tell
 from layoutopt.errors import LayoutError, ProblemFileError
+from layoutopt.ground import json_data
+from layoutopt.ground.budget import Budget, deadline
 from layoutopt.ground.escape import shown
 
 if TYPE_CHECKING:
@@ -55,8 +57,6 @@ def command(
     Example:
       layoutopt patch transpose.cu --block 32,8 --arg 2=64 -o fixed.ptx
     """
-    from layoutopt.ground.budget import Budget, deadline
-
     search = Budget(time_limit)  # begins before the imports, which take most of a second
     from layoutopt.kernels.launches import READING_S, launch_of, with_memory
     from layoutopt.kernels.read.files import ptx_text
@@ -90,7 +90,6 @@ def command(
 def _move(path: Path) -> Move:
     """What the layout of a result file does."""
     from layoutopt.files.result_file import answer_from_data
-    from layoutopt.ground import json_data
     from layoutopt.problems.answer import Result
     from layoutopt.source.moves import move_of
 

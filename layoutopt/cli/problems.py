@@ -9,6 +9,7 @@ import click
 from layoutopt.cli.files import FileCommand
 from layoutopt.cli.options import ProblemPath, form_options
 from layoutopt.cli.output import say, say_file, say_json
+from layoutopt.ground.json_data import parse
 
 
 class Listed(TypedDict):
@@ -56,7 +57,6 @@ def command(problem: Path | None, expanded: bool, as_json: bool) -> int:
 def _print(problem: Path, expanded: bool, as_json: bool) -> None:
     from layoutopt.files.file import from_data, read, written_out
     from layoutopt.files.templates import single
-    from layoutopt.ground.json_data import parse
     from layoutopt.problems.text import problem_text
 
     text = read(problem)

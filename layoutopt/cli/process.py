@@ -13,16 +13,7 @@ from typing import NoReturn
 import click
 
 from layoutopt.cli.commands import main
-from layoutopt.cli.output import (
-    FAILURES,
-    INTERRUPTED,
-    USAGE_ERROR,
-    drop,
-    failure,
-    fault,
-    note,
-    one_line,
-)
+from layoutopt.cli.output import FAILURES, INTERRUPTED, USAGE_ERROR, drop, failure, fault, note, one_line
 from layoutopt.ground.log import LOG
 from layoutopt.ground.temporary import remove_left
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import platform
 import traceback
 from functools import partial
@@ -46,8 +47,6 @@ def command(
     Example:
       layoutopt report tile.json -o report.json
     """
-    import json
-
     from layoutopt.files.file import from_data, parsed, read
     from layoutopt.study.solve import solve
 

@@ -13,10 +13,11 @@ from layoutopt.cli.files import FileCommand
 from layoutopt.cli.options import ProblemPath, form_options
 from layoutopt.cli.output import note, say, say_json
 from layoutopt.ground.json_data import Versioned
+from layoutopt.hardware import machine
+from layoutopt.hardware.devices import BANK_CONFLICTS, WAVEFRONTS, Device, device
+from layoutopt.hardware.machine import Gpu, Run
 
 if TYPE_CHECKING:
-    from layoutopt.hardware.devices import Device
-    from layoutopt.hardware.machine import Gpu, Run
     from layoutopt.problems.answer import Result
     from layoutopt.problems.types import Problem
 
@@ -58,8 +59,6 @@ def command(file: Path, as_json: bool, **how: Any) -> int:
     Example:
       layoutopt run problems/basics/gemm_a_128x64_f16.json --offset published
     """
-    from layoutopt.hardware import machine
-
     tiles = answer_of(file, **how, before_search=machine.gpu_present)
     card = machine.gpu_present()
     found = [_run(part.problem, tiles.device, part.answer, card, as_json) for part in tiles.parts]
@@ -76,8 +75,6 @@ def _run(problem: Problem, target: Device, answer: Result | str, card: Gpu, as_j
     """Run the layout of one tile and print the table unless JSON is wanted."""
     from layoutopt.codegen.languages import run_plan
     from layoutopt.codegen.selftest import program
-    from layoutopt.hardware import machine
-    from layoutopt.hardware.devices import device
 
     here = device(card.target)
     if target.name != here.name:
@@ -95,7 +92,6 @@ def _run(problem: Problem, target: Device, answer: Result | str, card: Gpu, as_j
 
 
 def _table(name: str, card: Gpu, distinct: bool, runs: list[Run], good: bool) -> str:
-    from layoutopt.hardware.devices import BANK_CONFLICTS, WAVEFRONTS
     from layoutopt.report.text import columns
 
     def pair(run: Run, name: str) -> str:

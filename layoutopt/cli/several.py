@@ -38,8 +38,7 @@ def problems_command(
     name: str,
     *,
     one_only: tuple[str, ...] = (),
-    before: Callable[..., int | None] = lambda *_, **__: None,
-    default: Callable[[dict[str, Any]], tuple[Path, ...]] | None = None,
+    before: Callable[[tuple[Path, ...], dict[str, Any]], tuple[Path, ...] | int] | None = None,
     sections: Mapping[str, Collection[str]] | None = None,
 ) -> Callable[[Callable[..., int]], click.Command]:
     """A command of a function that answers one problem for its device: `answer(problem, gpu, **options)`.
@@ -49,30 +48,24 @@ def problems_command(
     Args:
         name: of the command, which has --json among its options.
         one_only: options whose values make no sense for several problems.
-        before: called with the paths and all options; what answers instead of `answer`, where it does.
-        default: the problems where none is named, called with the options, which it may change.
+        before: called with the paths, of which there may be none, and all options, which it may change; gives
+            the problems to answer, or the exit code where it has answered.
         sections: as for `FileCommand`.
     """
 
     def decorate(answer: Callable[..., int]) -> click.Command:
         @functools.wraps(answer)
-        def command(
-            problems: tuple[Path, ...],
-            over: dict[str, tuple[Value, ...]],
-            device_file: Path | None,
-            **options: Any,
-        ) -> int:
-            if not problems and default is not None:
-                problems = default(options)
-            code = before(problems, over=over, device_file=device_file, **options)
-            if code is not None:
-                return code
+        def command(problems: tuple[Path, ...], **options: Any) -> int:
+            paths = problems if before is None else before(problems, options)
+            if isinstance(paths, int):
+                return paths
+            over, device_file = options.pop("over"), options.pop("device_file")
             one = next((option for option in one_only if options[option]), None)
-            found = _inputs(problems, over, one)
+            found = _inputs(paths, over, one)
             work = functools.partial(answer, **options)
-            return _answer_each(found, problems, work, options["as_json"], device_file)
+            return _answer_each(found, paths, work, options["as_json"], device_file)
 
-        arguments = click.argument("problems", type=ProblemPath(), nargs=-1, required=default is None)
+        arguments = click.argument("problems", type=ProblemPath(), nargs=-1, required=before is None)
         return click.command(name, cls=FileCommand, sections=sections)(
             arguments(over_option(device_file_option(command)))
         )

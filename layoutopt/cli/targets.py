@@ -1,18 +1,16 @@
 """`layoutopt targets`."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 import click
+from msgspec import to_builtins
 
 from layoutopt.cli.files import FileCommand
 from layoutopt.cli.options import device_file_option, form_options, more_devices
 from layoutopt.cli.output import tell
-
-if TYPE_CHECKING:
-    from layoutopt.hardware.devices import Device, PhaseRule
+from layoutopt.hardware.devices import Device, PhaseRule, device, devices
+from layoutopt.hardware.operations import spelling
 
 PHASE_NAMES = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ+-"
 
@@ -58,9 +56,6 @@ def command(target: str | None, device_file: Path | None, as_json: bool) -> int:
       layoutopt targets
       layoutopt targets gfx942
     """
-    from msgspec import to_builtins
-
-    from layoutopt.hardware.devices import device, devices
 
     def fields(gpu: Device, kind: Any) -> dict[str, Any]:
         """Those of one of the types above that a device has by itself."""
@@ -84,8 +79,6 @@ def command(target: str | None, device_file: Path | None, as_json: bool) -> int:
 
 def _served(rule: PhaseRule, accesses: list[tuple[str, int]]) -> dict[str, Any]:
     """How some instructions are served, as data."""
-    from layoutopt.hardware.operations import spelling
-
     same = "banks", "bank_bytes", "split_words", "row_words", "extra_wavefronts"
     said = "confidence", "source", "alternative", "note"
     return {
@@ -125,8 +118,6 @@ def _pictures(device: Device, rules: dict[PhaseRule, list[tuple[str, int]]]) -> 
 
 
 def _picture(rule: PhaseRule, accesses: list[tuple[str, int]], lanes: int) -> list[str]:
-    from layoutopt.hardware.operations import spelling
-
     widths: dict[str, list[int]] = {}
     for kind, width in accesses:
         widths.setdefault(kind, []).append(width)

@@ -25,7 +25,6 @@ HELPERS: Final = {
     "floor_div": "a / b - (a % b != 0 && (a % b < 0) != (b < 0))",
     "floor_mod": "a % b + (a % b != 0 && (a % b < 0) != (b < 0) ? b : 0)",
 }
-_COMPARE: Final = frozenset(("<", "<=", ">", ">=", "==", "!="))
 
 
 def to_c(
@@ -182,7 +181,7 @@ def _write(node: Node, minimum: int) -> str:
             return f"(!{_write(arg, _OPERAND)})"
         case Op("neg" | "~" as symbol, (arg,)):
             return f"({'-' if symbol == 'neg' else '~'}{_write(arg, _OPERAND)})"
-        case Op(symbol, (left, right)) if symbol in _COMPARE:
+        case Op(symbol, (left, right)) if _RANK[symbol] == _RANK["<"]:
             return f"({_write(left, _SHIFT)} {symbol} {_write(right, _SHIFT)})"
         case Op(symbol, (left, right)):
             rank = _RANK[symbol]

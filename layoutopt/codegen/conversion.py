@@ -74,18 +74,18 @@ class _Body:
         address = instruction.byte_address.reshape(-1)
         base, lines_of_base = self._base(address)
         lines += lines_of_base
-        words = max(1, instruction.bytes // 4)
+        words, stores = max(1, instruction.bytes // 4), instruction.kind == "store"
         size = len(instruction.registers)
         values = [f"w[{k}]" for k in range(words)]
-        listed = f"{{{operands(1, words)}}}" if words > 1 or instruction.operation.matrices else "%1"
+        listed = operands(1 if stores else 0, words)
+        listed = f"{{{listed}}}" if words > 1 or instruction.operation.matrices else listed
         op = _ptx(instruction)
-        if instruction.kind == "store":
+        if stores:
             moved = [f"const T v[{size}] = {{{', '.join(f'in[{r}]' for r in instruction.registers)}}};"]
             moved += [f"unsigned w[{words}] = {{}};", "memcpy(w, v, sizeof v);"]
             sources = ", ".join(f'"r"({v})' for v in (base, *values))
             moved.append(f'asm volatile("{op} [%0], {listed};" ::{sources} : "memory");')
         else:
-            listed = listed.replace("%1", "%0") if words == 1 else f"{{{operands(0, words)}}}"
             results = ", ".join(f'"=r"({v})' for v in values)
             moved = [f"unsigned w[{words}];"]
             moved.append(f'asm volatile("{op} {listed}, [%{words}];" : {results} : "r"({base}) : "memory");')

@@ -11,16 +11,7 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from layoutopt.codegen.c_family import (
-    CPP,
-    Dialect,
-    address_from,
-    base_of,
-    each,
-    parameters,
-    pointers,
-    source,
-)
+from layoutopt.codegen.c_family import CPP, Dialect, address_from, base_of, each, parameters, pointers, source
 from layoutopt.codegen.c_text import operands, to_c
 from layoutopt.codegen.plan import AccessPlan, HardwarePlan, Plan
 from layoutopt.codegen.templates import filled

@@ -9,16 +9,7 @@ from msgspec import Struct
 from layoutopt.accesses.trace import LaneTrace, trace
 from layoutopt.codegen.c_text import HELPERS
 from layoutopt.errors import VerificationError
-from layoutopt.expressions.grammar import (
-    Const,
-    Lookup,
-    Node,
-    Op,
-    Var,
-    tabulated,
-    to_text,
-    with_parts,
-)
+from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var, tabulated, to_text, with_parts
 from layoutopt.expressions.simplify import Range
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.escape import comment, identifier

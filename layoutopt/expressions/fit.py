@@ -44,9 +44,11 @@ def fit(table: IntArray, axes: Mapping[str, int]) -> Node | None:
         constant, curves = parts
         terms: list[Node] = []
         for name, curve in zip(axes, curves, strict=True):
-            nodes = (form(curve, name) for form in (_digits, _bits, _multiple, _begun, _cases))
-            term = next((node for node in nodes if node is not None and _equal(node, name, curve)), None)
-            if term is None:
+            for form in (_digits, _bits, _multiple, _begun, _cases):
+                term = form(curve, name)
+                if term is not None and (evaluate(term, {name: np.arange(len(curve))}) == curve).all():
+                    break
+            else:
                 break
             terms.append(term)
         else:
@@ -87,10 +89,6 @@ def _around(node: Node, modulus: int) -> Node:
         case Op("%", (part, Const(size))) if size % modulus == 0:
             return part
     return node
-
-
-def _equal(node: Node, name: str, curve: IntArray) -> bool:
-    return bool((evaluate(node, {name: np.arange(len(curve))}) == curve).all())
 
 
 def _separate(table: IntArray, symbol: str, modulus: int) -> tuple[int, list[IntArray]] | None:

@@ -19,7 +19,7 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, reduce
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -70,27 +70,47 @@ class Lookup(Struct, frozen=True, cache_hash=True, gc=False):
 
 Node = Const | Var | Op | Lookup
 
-_BINARY: Final[dict[type[ast.operator], str]] = {
-    ast.Add: "+",
-    ast.Sub: "-",
-    ast.Mult: "*",
-    ast.FloorDiv: "//",
-    ast.Mod: "%",
-    ast.LShift: "<<",
-    ast.RShift: ">>",
-    ast.BitAnd: "&",
-    ast.BitOr: "|",
-    ast.BitXor: "^",
+
+class Binary(NamedTuple):
+    """An operator of two operands."""
+
+    syntax: type[ast.operator] | type[ast.cmpop]  # what Python's parser calls it
+    precedence: int  # higher ones bind more tightly
+    of: Callable[[Any, Any], Any]  # what it gives, of integers or arrays; comparisons give booleans
+    most: Callable[[int, int], int]  # a bound on its magnitude, by those of the operands
+
+
+def _most_of_bits(a: int, b: int) -> int:
+    return 1 << (a | b).bit_length()
+
+
+COMPARISONS: Final = {
+    "<": Binary(ast.Lt, 5, operator.lt, lambda a, b: 1),
+    "<=": Binary(ast.LtE, 5, operator.le, lambda a, b: 1),
+    ">": Binary(ast.Gt, 5, operator.gt, lambda a, b: 1),
+    ">=": Binary(ast.GtE, 5, operator.ge, lambda a, b: 1),
+    "==": Binary(ast.Eq, 5, operator.eq, lambda a, b: 1),
+    "!=": Binary(ast.NotEq, 5, operator.ne, lambda a, b: 1),
 }
-_COMPARE: Final[dict[type[ast.cmpop], str]] = {
-    ast.Lt: "<",
-    ast.LtE: "<=",
-    ast.Gt: ">",
-    ast.GtE: ">=",
-    ast.Eq: "==",
-    ast.NotEq: "!=",
+ARITHMETIC: Final = {
+    "|": Binary(ast.BitOr, 6, operator.or_, _most_of_bits),
+    "^": Binary(ast.BitXor, 7, operator.xor, _most_of_bits),
+    "&": Binary(ast.BitAnd, 8, operator.and_, _most_of_bits),
+    "<<": Binary(ast.LShift, 9, operator.lshift, operator.lshift),
+    ">>": Binary(ast.RShift, 9, operator.rshift, lambda a, b: a + 1),
+    "+": Binary(ast.Add, 10, operator.add, operator.add),
+    "-": Binary(ast.Sub, 10, operator.sub, operator.add),
+    "*": Binary(ast.Mult, 11, operator.mul, operator.mul),
+    "//": Binary(ast.FloorDiv, 11, operator.floordiv, lambda a, b: a + 1),
+    "%": Binary(ast.Mod, 11, operator.mod, lambda a, b: max(b, 1)),
 }
+_BINARY: Final = COMPARISONS | ARITHMETIC
+_SPELT: Final = {row.syntax: symbol for symbol, row in _BINARY.items()}
 _UNARY: Final[dict[type[ast.unaryop], str]] = {ast.USub: "neg", ast.Invert: "~", ast.Not: "not"}
+PRECEDENCE: Final = {
+    "if": 1, "or": 2, "and": 3, "not": 4, **{symbol: row.precedence for symbol, row in _BINARY.items()},
+    "neg": 12, "~": 12, "min": 14, "max": 14,
+}  # fmt: skip
 
 
 def parse(text: str, variables: frozenset[str]) -> Node:
@@ -157,19 +177,17 @@ class _Reader:
                     known = ", ".join(sorted(self.variables))
                     raise ExpressionError(f"unknown name {name!r} in {self.quoted}; known here: {known}")
                 return Var(name)
-            case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-                return Op(_BINARY[type(op)], (sub(left), sub(right)))
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in _SPELT:
+                return Op(_SPELT[type(op)], (sub(left), sub(right)))
             case ast.BinOp(op=ast.Div()):
                 raise ExpressionError(f"'/' in {self.quoted} is not integer arithmetic: write '//'")
             case ast.UnaryOp(op=ast.UAdd(), operand=operand):
                 return sub(operand)
             case ast.UnaryOp(op=op, operand=operand):
                 return Op(_UNARY[type(op)], (sub(operand),))
-            case ast.Compare(left=left, ops=ops, comparators=others) if all(type(o) in _COMPARE for o in ops):
+            case ast.Compare(left=left, ops=ops, comparators=others) if all(type(o) in _SPELT for o in ops):
                 terms = [sub(term) for term in (left, *others)]
-                pairs = [
-                    Op(_COMPARE[type(o)], (a, b)) for o, a, b in zip(ops, terms, terms[1:], strict=False)
-                ]
+                pairs = [Op(_SPELT[type(o)], (a, b)) for o, a, b in zip(ops, terms, terms[1:], strict=False)]
                 return pairs[0] if len(pairs) == 1 else Op("and", tuple(pairs))
             case ast.BoolOp(op=op, values=values):
                 return Op("and" if isinstance(op, ast.And) else "or", tuple(sub(v) for v in values))
@@ -313,11 +331,8 @@ class _Evaluation:
                 if name not in self.most:
                     self.most[name] = max(-int(given.min()), int(given.max())) if given.size else 0
                 return given, self.most[name]
-            case Op(symbol, (left, right)) if symbol in INTEGER:
+            case Op(symbol, (left, right)) if symbol in _BINARY:
                 return self.binary(symbol, self.run(left, mask), self.run(right, mask), mask)
-            case Op(symbol, (left, right)) if symbol in _COMPARED:
-                holds = _COMPARED[symbol](self.run(left, mask)[0], self.run(right, mask)[0])
-                return holds.astype(np.int64), 1
             case Lookup(values, index):
                 at, _ = self.run(index, mask)
                 outside = (at < 0) | (at >= len(values))
@@ -365,59 +380,18 @@ class _Evaluation:
             self.check(wrong, mask, f"shift outside 0..{MAX_SHIFT}")
             b = np.where(wrong, 0, b)
             most_b = min(most_b, MAX_SHIFT)
-        most = _MOST[symbol](most_a, most_b)
-        if symbol in _FLOAT and most > MAX_VALUE:
+        known = _BINARY[symbol]
+        most = known.most(most_a, most_b)
+        if symbol in ("+", "-", "*", "<<") and most > MAX_VALUE:
             # In float64 the magnitude is right to 1 part in 2**52: enough to see 2**62 coming.
-            high = _FLOAT[symbol](a.astype(np.float64), b.astype(np.float64))
+            rounded = a.astype(np.float64)
+            high = np.ldexp(rounded, b) if symbol == "<<" else known.of(rounded, b.astype(np.float64))
             wide = np.abs(high) > float(MAX_VALUE)
             if wide.any():
                 self.check(wide, mask, "value beyond 2**62")
                 a = np.where(wide, 0, a)
             most = MAX_VALUE
-        return INTEGER[symbol](a, b), most
-
-
-# Operators on integers, one by one or in arrays.
-INTEGER: Final[dict[str, Callable[[Any, Any], Any]]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "//": operator.floordiv,
-    "%": operator.mod,
-    "<<": operator.lshift,
-    ">>": operator.rshift,
-    "&": operator.and_,
-    "|": operator.or_,
-    "^": operator.xor,
-}
-# Bounds on the magnitudes of results by those of the operands.
-_MOST: Final[dict[str, Callable[[int, int], int]]] = {
-    "+": operator.add,
-    "-": operator.add,
-    "*": operator.mul,
-    "<<": operator.lshift,
-    "//": lambda a, b: a + 1,
-    "%": lambda a, b: max(b, 1),
-    ">>": lambda a, b: a + 1,
-    **dict.fromkeys("&|^", lambda a, b: 1 << (a | b).bit_length()),
-}
-_FLOAT: Final[dict[str, Callable[[Any, Any], Any]]] = {
-    "+": np.add,
-    "-": np.subtract,
-    "*": np.multiply,
-    "<<": lambda a, b: np.ldexp(a, b.astype(np.int64)),
-}
-_COMPARED: Final = {
-    "<": operator.lt, "<=": operator.le, ">": operator.gt,
-    ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
-}  # fmt: skip
-
-PRECEDENCE: Final = {
-    "if": 1, "or": 2, "and": 3, "not": 4,
-    "<": 5, "<=": 5, ">": 5, ">=": 5, "==": 5, "!=": 5,
-    "|": 6, "^": 7, "&": 8, "<<": 9, ">>": 9, "+": 10, "-": 10, "*": 11, "//": 11, "%": 11,
-    "neg": 12, "~": 12, "min": 14, "max": 14,
-}  # fmt: skip
+        return np.asarray(known.of(a, b), np.int64), most
 
 
 def to_text(node: Node) -> str:

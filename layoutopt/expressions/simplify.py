@@ -3,7 +3,17 @@
 import math
 from collections.abc import Iterable, Mapping
 
-from layoutopt.expressions.grammar import INTEGER, Const, Lookup, Node, Op, Var, parts, with_parts
+from layoutopt.expressions.grammar import (
+    ARITHMETIC,
+    MAX_SHIFT,
+    Const,
+    Lookup,
+    Node,
+    Op,
+    Var,
+    parts,
+    with_parts,
+)
 
 Range = tuple[int, int]  # both ends included
 
@@ -48,26 +58,20 @@ def _bounds(node: Node, ranges: Mapping[str, Range], known: dict[Node, Range] | 
     return _UNBOUNDED
 
 
+def _is_defined(symbol: str, by: Range) -> bool:
+    """Whether an operator gives a value for every right operand of this range."""
+    if symbol in ("<<", ">>"):
+        return by[0] >= 0 and by[1] <= MAX_SHIFT
+    return by[0] > 0 or symbol not in ("//", "%")
+
+
 def _binary(symbol: str, a: Range, b: Range) -> Range:
     match symbol:
-        case "+":
-            return a[0] + b[0], a[1] + b[1]
-        case "-":
-            return a[0] - b[1], a[1] - b[0]
-        case "*":
-            corners = [p * q for p in a for q in b]
+        case "+" | "-" | "*" | "//" | "<<" | ">>" if _is_defined(symbol, b):
+            corners = [ARITHMETIC[symbol].of(p, q) for p in a for q in b]
             return min(corners), max(corners)
-        case "//" if b[0] > 0:
-            corners = [p // q for p in a for q in b]
-            return min(corners), max(corners)
-        case "%" if b[0] > 0:
+        case "%" if _is_defined(symbol, b):
             return (0, min(a[1], b[1] - 1)) if a[0] >= 0 else (0, b[1] - 1)
-        case "<<" if b[0] >= 0 and b[1] <= 62:
-            corners = [p << q for p in a for q in b]
-            return min(corners), max(corners)
-        case ">>" if b[0] >= 0 and b[1] <= 62:
-            corners = [p >> q for p in a for q in b]
-            return min(corners), max(corners)
         case "&" if a[0] >= 0 or b[0] >= 0:
             return 0, min(high for low, high in (a, b) if low >= 0)
         case "&" | "|" | "^":
@@ -102,9 +106,11 @@ def _shorter(node: Op, ranges: Mapping[str, Range]) -> Node | None:
     """`node`, its operands already simplified, in a simpler form that may be simplified again, or None."""
     args = node.args
     match node.symbol, args:
-        case "+" | "-" | "*" | "//" | "%" | "&" | "|" | "^" | "<<" | ">>" as symbol, (Const(a), Const(b)):
-            if not (symbol in ("//", "%") and b == 0) and not (symbol in ("<<", ">>") and not 0 <= b <= 62):
-                return Const(INTEGER[symbol](a, b))
+        case symbol, (Const(a), Const(b)) if symbol in ARITHMETIC:
+            if not (symbol in ("//", "%") and b == 0) and not (
+                symbol in ("<<", ">>") and not 0 <= b <= MAX_SHIFT
+            ):
+                return Const(ARITHMETIC[symbol].of(a, b))
         case "+" | "^" | "|", (Const(0), other):
             return other
         case "+" | "-" | "^" | "|" | "<<" | ">>", (other, Const(0)):
@@ -123,10 +129,8 @@ def _shorter(node: Op, ranges: Mapping[str, Range]) -> Node | None:
             return Op("//", (inner, Const(a * b)))
         case "%", (Op("%", (inner, Const(a))), Const(b)) if b > 0 and a % b == 0:
             return Op("%", (inner, Const(b)))
-        case "<<", (other, Const(b)) if 0 <= b <= 62:
-            return Op("*", (other, Const(1 << b)))
-        case ">>", (other, Const(b)) if 0 <= b <= 62:
-            return Op("//", (other, Const(1 << b)))
+        case "<<" | ">>" as symbol, (other, Const(b)) if 0 <= b <= MAX_SHIFT:
+            return Op("*" if symbol == "<<" else "//", (other, Const(1 << b)))
         case "&", (inner, Const(mask)) if mask > 0:
             multiple, rest = _divided(inner, 1 << mask.bit_length(), ranges)
             return Op("&", (rest, Const(mask))) if multiple != Const(0) else None

@@ -201,7 +201,7 @@ def _located(error: msgspec.ValidationError, raw: Any, kind: Any) -> ProblemFile
     """Turn msgspec's "... - at `$.a[0].b`" into a field path, a requirement and what was given."""
     reason, _, path = str(error).rpartition(" - at `$") if " - at `$" in str(error) else (str(error), "", "")
     path = path.rstrip("`").removeprefix(".")
-    place, reason = shown(path, 200), _lower(shown(reason, 300))
+    place, reason = shown(path, 200), shown(reason[:1].lower() + reason[1:], 300)
     if unknown := re.search(r"unknown field `(.*)`", reason):
         near = difflib.get_close_matches(unknown[1], _fields(kind), n=1)
         reason += f"; did you mean {near[0]}?" if near else ""
@@ -228,10 +228,6 @@ def _fields(kind: Any) -> list[str]:
         todo += [*getattr(one, "types", ()), *getattr(one, "item_types", ())]
         todo += [getattr(one, name) for name in ("item_type", "value_type", "type") if hasattr(one, name)]
     return list(found)
-
-
-def _lower(text: str) -> str:
-    return text[:1].lower() + text[1:]
 
 
 class Versioned(Struct, frozen=True, rename={"schema_": "schema"}):

@@ -55,139 +55,84 @@ Confidence = Literal[
 
 
 class PhaseRule(Struct, frozen=True):
-    """How one instruction is served.
+    """How one instruction is served."""
 
-    Attributes:
-        phases: lanes served together, one tuple a phase, all of one length, every lane in exactly
-            one.
-        banks: number of banks this instruction sees, a power of two.
-        bank_bytes: bytes of one bank word.
-        serialises_equal: equal addresses do not merge (`count: lanes`).
-        merges_pairs: the whole-warp merge rule of the module's text.
-        split_words: each bank word of a wide access is a request of its own.
-        row_words: words of one aligned group of this many, more than the banks, never conflict (1: every
-            word for itself); for accesses of at most one word.
-        extra_wavefronts: passes that every phase takes beyond its busiest bank.
-        confidence: how sure the rule is, one of `Confidence`.
-        source: where it comes from.
-        alternative: what other sources say, where they disagree; else empty.
-        note: what the rule leaves out; empty if nothing known.
-    """
-
+    # Lanes served together, one tuple a phase, all of one length, every lane in exactly one
     phases: tuple[tuple[int, ...], ...]
-    banks: int
-    bank_bytes: int
-    serialises_equal: bool = False
-    merges_pairs: bool = False
-    split_words: bool = False
+    banks: int  # number of banks this instruction sees, a power of two
+    bank_bytes: int  # bytes of one bank word
+    serialises_equal: bool = False  # equal addresses do not merge (`count: lanes`)
+    merges_pairs: bool = False  # the whole-warp merge rule of the module's text
+    split_words: bool = False  # each bank word of a wide access is a request of its own
+    # Words of one aligned group of this many, more than the banks, never conflict (1: every word for itself);
+    # for accesses of at most one word
     row_words: int = 1
-    extra_wavefronts: int = 0
-    confidence: str = ""
-    source: str = ""
-    alternative: str = ""
-    note: str = ""
+    extra_wavefronts: int = 0  # passes that every phase takes beyond its busiest bank
+    confidence: str = ""  # how sure the rule is, one of `Confidence`
+    source: str = ""  # where it comes from
+    alternative: str = ""  # what other sources say, where they disagree; else empty
+    note: str = ""  # what the rule leaves out; empty if nothing known
 
 
 class Limits(Struct, frozen=True, forbid_unknown_fields=True):
-    """What one multiprocessor (NVIDIA: SM; AMD: compute unit) holds at once.
+    """What one multiprocessor (NVIDIA: SM; AMD: compute unit) holds at once."""
 
-    Attributes:
-        targets: names of the device that these limits are for; several chips can share its rules.
-        shared_bytes: shared memory of the multiprocessor, at its largest setting.
-        shared_bytes_per_block: the most that one block can ask for.
-        allocation_bytes: a block gets a multiple of this.
-        threads: resident threads.
-        blocks: resident blocks.
-        source: where the numbers come from.
-        reserved_bytes_per_block: what every block takes beyond what it asks for.
-        single_warp_blocks: resident blocks of one warp each, where that is another number.
-        registers: of 32 bits, for all resident threads; None where not known.
-        register_unit: a warp gets a multiple of this, out of the registers of one of four partitions.
-    """
-
+    # Names of the device that these limits are for; several chips can share its rules
     targets: Annotated[tuple[DeviceName, ...], Meta(min_length=1)]
-    shared_bytes: Positive
-    shared_bytes_per_block: Positive
-    allocation_bytes: Positive
-    threads: Positive
-    blocks: Positive
-    source: Annotated[str, Meta(min_length=1)]
-    reserved_bytes_per_block: Annotated[int, Meta(ge=0)] = 0
+    shared_bytes: Positive  # shared memory of the multiprocessor, at its largest setting
+    shared_bytes_per_block: Positive  # the most that one block can ask for
+    allocation_bytes: Positive  # a block gets a multiple of this
+    threads: Positive  # resident threads
+    blocks: Positive  # resident blocks
+    source: Annotated[str, Meta(min_length=1)]  # where the numbers come from
+    reserved_bytes_per_block: Annotated[int, Meta(ge=0)] = 0  # what every block takes beyond what it asks for
+    # Resident blocks of one warp each, where that is another number
     single_warp_blocks: Positive | None = None
-    registers: Positive | None = None
+    registers: Positive | None = None  # of 32 bits, for all resident threads; None where not known
+    # A warp gets a multiple of this, out of the registers of one of four partitions
     register_unit: Positive = 256
 
 
 class Timing(Struct, frozen=True, forbid_unknown_fields=True):
-    """What one pass of a block through its accesses takes, in cycles: see `layoutopt.engine.estimate`.
+    """What one pass of a block through its accesses takes, in cycles: see `layoutopt.engine.estimate`."""
 
-    Attributes:
-        block: of every pass.
-        access: of every access, with the barrier after it.
-        copy: of an access that copies from global memory, beyond that.
-        line: of each aligned run of 128 bytes, beyond the first, that one phase of a 16-byte copy past the
-            registers touches.
-        line_together: the same, of a multiprocessor whose blocks all copy.
-        line_wavefronts: the same, of the memory alone, where other blocks work meanwhile.
-        access_together: of every access, where other blocks work meanwhile.
-        copied_bytes: that a multiprocessor takes from global memory in a cycle, at most.
-        wait: of each iteration of a load whose predicate changes from iteration to iteration.
-        branch: of each iteration under such a predicate whose index code is long.
-        warp_wavefront: from one wavefront of a warp to its next.
-        warp_instruction: from one instruction of a warp to its next.
-        instruction: of each instruction of the index code that a warp issues.
-        error: the median relative error over the programs that were measured.
-        source: where the numbers come from.
-    """
-
-    block: Cycles
-    access: Cycles
-    copy: Cycles
+    block: Cycles  # of every pass
+    access: Cycles  # of every access, with the barrier after it
+    copy: Cycles  # of an access that copies from global memory, beyond that
+    # Of each aligned run of 128 bytes, beyond the first, that one phase of a 16-byte copy past the registers
+    # touches
     line: Cycles
-    line_together: Cycles
-    line_wavefronts: Cycles
-    access_together: Cycles
+    line_together: Cycles  # the same, of a multiprocessor whose blocks all copy
+    line_wavefronts: Cycles  # the same, of the memory alone, where other blocks work meanwhile
+    access_together: Cycles  # of every access, where other blocks work meanwhile
+    # Bytes that a multiprocessor takes from global memory in a cycle, at most
     copied_bytes: Annotated[float, Meta(gt=0)]
-    wait: Cycles
-    branch: Cycles
-    warp_wavefront: Cycles
-    warp_instruction: Cycles
-    instruction: Cycles
-    error: Cycles
-    source: Annotated[str, Meta(min_length=1)]
+    wait: Cycles  # of each iteration of a load whose predicate changes from iteration to iteration
+    branch: Cycles  # of each iteration under such a predicate whose index code is long
+    warp_wavefront: Cycles  # from one wavefront of a warp to its next
+    warp_instruction: Cycles  # from one instruction of a warp to its next
+    instruction: Cycles  # of each instruction of the index code that a warp issues
+    error: Cycles  # the median relative error over the programs that were measured
+    source: Annotated[str, Meta(min_length=1)]  # where the numbers come from
 
 
 class Device(Struct, frozen=True):
-    """A GPU as shared memory sees it.
+    """A GPU as shared memory sees it."""
 
-    Attributes:
-        name: the target's name.
-        title: what people call it.
-        lanes: lanes of a warp (AMD: wave), a power of two.
-        banks: number of banks (an instruction may see another number: see its rule).
-        bank_bytes: bytes of one bank word.
-        rules: `(operation kind, width in bytes)` to rule.
-        aliases: other names.
-        notes: what is worth knowing and no rule says.
-        limits: what its multiprocessors hold, chip by chip; empty where not known.
-        conflict_counter: the profiler's counter of cycles lost to conflicts; None where Nsight Compute's
-            counters, as `counters` predicts them, hold.
-        timing: cycles of a pass; None where nothing was measured.
-        language: that of its kernels, one of `layoutopt.codegen.registry`.
-    """
-
-    name: str
-    title: str
-    lanes: int
-    banks: int
-    bank_bytes: int
-    rules: dict[tuple[str, int], PhaseRule]
-    aliases: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    limits: tuple[Limits, ...] = ()
+    name: str  # the target's name
+    title: str  # what people call it
+    lanes: int  # lanes of a warp (AMD: wave), a power of two
+    banks: int  # number of banks (an instruction may see another number: see its rule)
+    bank_bytes: int  # bytes of one bank word
+    rules: dict[tuple[str, int], PhaseRule]  # `(operation kind, width in bytes)` to rule
+    aliases: tuple[str, ...] = ()  # other names
+    notes: tuple[str, ...] = ()  # what is worth knowing and no rule says
+    limits: tuple[Limits, ...] = ()  # what its multiprocessors hold, chip by chip; empty where not known
+    # The profiler's counter of cycles lost to conflicts; None where Nsight Compute's counters, as `counters`
+    # predicts them, hold
     conflict_counter: str | None = None
-    timing: Timing | None = None
-    language: str = "cuda"
+    timing: Timing | None = None  # cycles of a pass; None where nothing was measured
+    language: str = "cuda"  # that of its kernels, one of `layoutopt.codegen.registry`
 
     @property
     def names(self) -> list[str]:

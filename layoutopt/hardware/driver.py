@@ -34,37 +34,23 @@ _PARAMETERS, _SIZE, _END = map(ctypes.c_void_p, (1, 2, 0))
 
 
 class Kernel(Struct, frozen=True):
-    """A kernel of a cubin, launched.
+    """A kernel of a cubin, launched."""
 
-    Attributes:
-        image, symbol: the cubin, and the kernel's name there.
-        grid, block: extents along x, y, z.
-        shared_bytes: dynamic shared memory.
-        parameters: all of them, as bytes.
-        memory: what pointers among them point to, by address; the GPU has it elsewhere.
-    """
-
-    image: bytes
-    symbol: str
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    shared_bytes: int
-    parameters: bytes
-    memory: Mapping[int, bytes]
+    image: bytes  # the cubin
+    symbol: str  # the kernel's name there
+    grid: tuple[int, int, int]  # blocks along x, y, z
+    block: tuple[int, int, int]  # threads along x, y, z
+    shared_bytes: int  # dynamic shared memory
+    parameters: bytes  # all of them, as bytes
+    memory: Mapping[int, bytes]  # what pointers among them point to, by address; the GPU has it elsewhere
 
 
 class Race(Struct, frozen=True):
-    """Two versions of a kernel, launched in turns on the same memory.
+    """Two versions of a kernel, launched in turns on the same memory."""
 
-    Attributes:
-        seconds: of a launch of each.
-        differing: bytes that the second leaves other than the first.
-        changing: bytes that the first leaves other each time, which cannot be compared.
-    """
-
-    seconds: tuple[float, ...]
-    differing: int
-    changing: int
+    seconds: tuple[float, ...]  # of a launch of each
+    differing: int  # bytes that the second leaves other than the first
+    changing: int  # bytes that the first leaves other each time, which cannot be compared
 
     @property
     def ratio(self) -> float:

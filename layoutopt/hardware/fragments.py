@@ -60,33 +60,19 @@ class FragmentFile(Struct, frozen=True, forbid_unknown_fields=True, rename={"sch
 
 
 class Fragment(Struct, frozen=True):
-    """What each lane of an instruction holds of one operand.
+    """What each lane of an instruction holds of one operand."""
 
-    Attributes:
-        name: such as `mma.m16n8k16.A.f16`.
-        bits: of one value.
-        extent: of the operand, by coordinate, in the order of the operand's matrix.
-        at: int64, shape (lanes, warps, values), by coordinate.
-        lanes: lanes of a warp.
-        warps: warps that execute the instruction together.
-        since: the first target that executes the instruction with this element.
-        until: the last one of the same vendor; None for all later ones.
-        source: the document.
-        note: what else there is to know.
-        copies: lanes that hold the same element.
-    """
-
-    name: str
-    bits: int
-    extent: dict[str, int]
-    at: dict[str, IntArray]
-    lanes: int
-    warps: int
-    since: str
-    until: str | None
-    source: str
-    note: str
-    copies: int = 1
+    name: str  # such as `mma.m16n8k16.A.f16`
+    bits: int  # of one value
+    extent: dict[str, int]  # of the operand, by coordinate, in the order of the operand's matrix
+    at: dict[str, IntArray]  # int64, shape (lanes, warps, values), by coordinate
+    lanes: int  # lanes of a warp
+    warps: int  # warps that execute the instruction together
+    since: str  # the first target that executes the instruction with this element
+    until: str | None  # the last one of the same vendor; None for all later ones
+    source: str  # the document
+    note: str  # what else there is to know
+    copies: int = 1  # lanes that hold the same element
 
     @property
     def is_result(self) -> bool:

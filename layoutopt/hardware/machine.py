@@ -71,19 +71,13 @@ class Run(Struct, frozen=True):
 
 
 class Times(Struct, frozen=True):
-    """Cycles of one pass of a block through all accesses of a layout; see `layoutopt.codegen.passes`.
+    """Cycles of one pass of a block through all accesses of a layout; see `layoutopt.codegen.passes`."""
 
-    Attributes:
-        row: number of the layout in the program.
-        blocks: how many fit on a multiprocessor.
-        registers: of a thread.
-        once, kept: of one block alone; addresses computed in every pass, or kept where they do not change.
-        once_together, kept_together: of a multiprocessor for one pass, as many blocks making passes as fit.
-    """
-
-    row: int
-    blocks: int
-    registers: int
+    row: int  # number of the layout in the program
+    blocks: int  # how many fit on a multiprocessor
+    registers: int  # of a thread
+    # Addresses are computed in every pass (`once`), or kept where they do not change (`kept`): of one block
+    # alone, or of a multiprocessor for one pass, where as many blocks as fit make passes (`_together`)
     once: float
     once_together: float
     kept: float

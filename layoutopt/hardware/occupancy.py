@@ -13,19 +13,12 @@ _SUB_PARTITIONS = 4  # of a multiprocessor (AMD: SIMDs); each has its share of t
 
 
 class Occupancy(Struct, frozen=True):
-    """What fits.
+    """What fits."""
 
-    Attributes:
-        blocks: resident blocks of one multiprocessor; 0 where not even one fits.
-        by_shared_memory: resident blocks if shared memory were the only limit.
-        limited_by: shared memory, threads, block slots or registers; what decides `blocks`.
-        stages: copies of the tile, each at the base alignment, that fit in one block.
-    """
-
-    blocks: int
-    by_shared_memory: int
-    limited_by: str
-    stages: int
+    blocks: int  # resident blocks of one multiprocessor; 0 where not even one fits
+    by_shared_memory: int  # resident blocks if shared memory were the only limit
+    limited_by: str  # shared memory, threads, block slots or registers; what decides `blocks`
+    stages: int  # copies of the tile, each at the base alignment, that fit in one block
 
 
 def occupancy(

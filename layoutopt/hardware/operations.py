@@ -16,31 +16,20 @@ from layoutopt.errors import ProblemFileError
 
 
 class Kind(Struct, frozen=True):
-    """What the instructions of one kind do, whichever GPU serves them.
+    """What the instructions of one kind do, whichever GPU serves them."""
 
-    Attributes:
-        short: what a problem file calls it, where the width decides the rest.
-        returns: registers receive what shared memory held.
-        changes: shared memory receives something.
-        by_pointer: reached through a pointer in C; others take a 32-bit shared address.
-        copies: moves bytes from global memory past the registers, and is waited for.
-        adds: an atomic addition.
-        narrows: a wide access can be written as several narrow ones.
-        counters: the parts of the profiler's totals of wavefronts and of conflicts that it moves
-            (measured on an H200, tests/data/h200_counter_split.json): None for a part moves the total
-            alone; None for both, it is not counted.
-        by_itself: no lane executes it: the hardware reads or writes in layouts of its own.
-    """
-
-    short: str
-    returns: bool
-    changes: bool
-    by_pointer: bool
-    copies: bool = False
-    adds: bool = False
-    narrows: bool = False
+    short: str  # what a problem file calls it, where the width decides the rest
+    returns: bool  # registers receive what shared memory held
+    changes: bool  # shared memory receives something
+    by_pointer: bool  # reached through a pointer in C; others take a 32-bit shared address
+    copies: bool = False  # moves bytes from global memory past the registers, and is waited for
+    adds: bool = False  # an atomic addition
+    narrows: bool = False  # a wide access can be written as several narrow ones
+    # The parts of the profiler's totals of wavefronts and of conflicts that it moves (measured on an H200,
+    # tests/data/h200_counter_split.json): None for a part moves the total alone; None for both, it is not
+    # counted
     counters: tuple[str | None, str] | None = None
-    by_itself: bool = False
+    by_itself: bool = False  # no lane executes it: the hardware reads or writes in layouts of its own
 
 
 # What the hardware serves by rules of its own.
@@ -74,22 +63,17 @@ LOAD_WIDTHS: Final = (1, 2, 4, 8, 12, 16)
 
 
 class Operation(Struct, frozen=True):
-    """One kind of instruction.
+    """One kind of instruction."""
 
-    Attributes:
-        kind: one of `KINDS`, whose entry is `does`. On NVIDIA, reduce is the addition of the constant 1
-            without a result (ATOMS.POPC.INC), the one atomic that serves lanes of one address together;
-            any other is atomic, result or not.
-        width_bytes: bytes at each lane's address (16 for a matrix row).
-        matrices: 8x8 matrices moved by ldmatrix and stmatrix, which use the addresses of the
-            first 8 * matrices lanes; 0 for other kinds.
-        transposed: the `.trans` form; it moves registers, not banks.
-    """
-
+    # One of `KINDS`, whose entry is `does`. On NVIDIA, reduce is the addition of the constant 1 without a
+    # result (ATOMS.POPC.INC), the one atomic that serves lanes of one address together; any other is atomic,
+    # result or not
     kind: str
-    width_bytes: int
+    width_bytes: int  # bytes at each lane's address (16 for a matrix row)
+    # 8x8 matrices moved by ldmatrix and stmatrix, which use the addresses of the first 8 * matrices lanes; 0
+    # for other kinds
     matrices: int = 0
-    transposed: bool = False
+    transposed: bool = False  # the `.trans` form; it moves registers, not banks
 
     @property
     def does(self) -> Kind:
@@ -110,21 +94,13 @@ class Operation(Struct, frozen=True):
 
 
 class Written(NamedTuple):
-    """What the spelling of an instruction says.
+    """What the spelling of an instruction says."""
 
-    Attributes:
-        kind: of the operation; `cp.async` for either of its two, which the width decides.
-        width_bytes: None where the spelling leaves it to `bytes`.
-        widths: those that there are.
-        matrices: of ldmatrix and stmatrix.
-        transposed: likewise.
-    """
-
-    kind: str
-    width_bytes: int | None
-    widths: tuple[int, ...]
-    matrices: int = 0
-    transposed: bool = False
+    kind: str  # of the operation; `cp.async` for either of its two, which the width decides
+    width_bytes: int | None  # None where the spelling leaves it to `bytes`
+    widths: tuple[int, ...]  # those that there are
+    matrices: int = 0  # of ldmatrix and stmatrix
+    transposed: bool = False  # likewise: the `.trans` form
 
 
 def _ptx(match: re.Match[str]) -> Written:

@@ -33,7 +33,8 @@ def of_reduction(bases: Bases, shape: Sequence[int], axis: int, result: Bases | 
     held = _without(_without(bases, axis, "register"), axis, "lane")
     while any(v[axis] for v in held["warp"]):
         wanted = _swapped(held, axis)
-        yield (*shape[:axis], _extent(held, axis), *shape[axis + 1 :]), held, wanted
+        left = 1 << max(v[axis].bit_length() for part in PARTS for v in held[part])
+        yield (*shape[:axis], left, *shape[axis + 1 :]), held, wanted
         held = _without(wanted, axis, "lane")
     if result is not None:
         own = {part: [(*v[:axis], *v[axis + 1 :]) for v in held[part]] for part in PARTS}
@@ -55,10 +56,6 @@ def of_scan(bases: Bases, shape: Sequence[int], axis: int) -> Iterator[Stage]:
     wanted = {part: [(*v[:axis], 0, *v[axis + 1 :]) for v in held[part]] for part in PARTS}
     wanted["register"] = along(axis, 1, chunks, rank) + [v for v in wanted["register"] if any(v)]
     yield (*shape[:axis], chunks, *shape[axis + 1 :]), held, wanted
-
-
-def _extent(bases: Bases, axis: int) -> int:
-    return 1 << max(v[axis].bit_length() for part in PARTS for v in bases[part])
 
 
 def _without(bases: Bases, axis: int, part: str) -> Bases:

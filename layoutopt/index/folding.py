@@ -6,7 +6,7 @@ from typing import Final
 
 from layoutopt.errors import ExpressionError
 from layoutopt.expressions.grammar import (
-    INTEGER,
+    ARITHMETIC,
     MAX_VALUE,
     Const,
     Node,
@@ -192,7 +192,7 @@ def _constant(node: Op) -> Node:
     """The value of an operation on constants; the operation, where it has none."""
     values = [arg.value for arg in node.args if isinstance(arg, Const)]
     if node.symbol in _TOTAL or (node.symbol in ("//", "%") and values[1]):
-        value = INTEGER[node.symbol](*values)
+        value = ARITHMETIC[node.symbol].of(*values)
         return Const(value) if abs(value) <= MAX_VALUE else node
     try:
         return Const(int(evaluate(node, {})))

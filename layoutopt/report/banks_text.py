@@ -169,8 +169,9 @@ def coordinates_text(cell: Cell) -> str:
 
 def cell_colour(cell: Cell, colour_by: str, lanes: int) -> str:
     """`#rrggbb` of a cell that some of so many lanes touch."""
-    by_phase = colour_by == "phase"
-    return palette.phase_colour(cell.phase) if by_phase else palette.lane_colour(cell.lanes[0], lanes)
+    if colour_by == "phase":
+        return palette.PHASES[cell.phase % len(palette.PHASES)]
+    return palette.lane_colour(cell.lanes[0], lanes)
 
 
 def _cell(cell: Cell, width: int, kind: str, paint: Paint | None) -> str:

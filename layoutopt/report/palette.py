@@ -12,11 +12,6 @@ _CIVIDIS = (
 )  # fmt: skip
 
 
-def phase_colour(phase: int) -> str:
-    """`#rrggbb` of a phase."""
-    return PHASES[phase % len(PHASES)]
-
-
 def lane_colour(lane: int, lanes: int) -> str:
     """`#rrggbb` of a lane out of `lanes`."""
     place = lane / max(1, lanes - 1) * (len(_CIVIDIS) - 1)
@@ -28,7 +23,9 @@ def lane_colour(lane: int, lanes: int) -> str:
 
 def ink_on(colour: str) -> str:
     """Black or white, whichever reads better on `colour` (WCAG relative luminance)."""
-    return "#000000" if _luminance(colour) > 0.18 else "#FFFFFF"
+    parts = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
+    r, g, b = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+    return "#000000" if 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.18 else "#FFFFFF"
 
 
 def ansi(colour: str) -> int:
@@ -37,9 +34,3 @@ def ansi(colour: str) -> int:
     parts = [int(colour[k : k + 2], 16) for k in (1, 3, 5)]
     r, g, b = (min(range(6), key=lambda k: abs(levels[k] - part)) for part in parts)
     return 16 + 36 * r + 6 * g + b
-
-
-def _luminance(colour: str) -> float:
-    parts = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
-    r, g, b = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b
