@@ -22,11 +22,11 @@ from layoutopt.cli.output import note
 from layoutopt.cli.solve import CODES
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.json_data import named_by
+from layoutopt.hardware.devices import Device
+from layoutopt.problems.answer import Arrangement, Result
+from layoutopt.problems.types import Block, Problem, Structure, Tile
 
 if TYPE_CHECKING:
-    from layoutopt.hardware.devices import Device
-    from layoutopt.problems.answer import Arrangement, Result
-    from layoutopt.problems.types import Block, Problem
     from layoutopt.study.block import Placed
 
 PUBLISHED = "published"
@@ -98,7 +98,6 @@ def answer_of(
 
 def _given(problem: Problem | Block, offset: str | None, gpu: Device) -> Placed | None:
     """The tiles with the layouts that --offset or the file gives; None where they are to be sought."""
-    from layoutopt.problems.types import Block
     from layoutopt.study.block import placed, placed_in_use
 
     if isinstance(problem, Block):
@@ -118,9 +117,6 @@ def _given(problem: Problem | Block, offset: str | None, gpu: Device) -> Placed 
 
 def _bare(found: Result | Arrangement) -> Problem:
     """A problem of the tile of a result, without accesses."""
-    from layoutopt.problems.answer import Result
-    from layoutopt.problems.types import Problem, Structure, Tile
-
     if not isinstance(found, Result):
         raise click.UsageError("an answer for several tiles needs its --problem")
     if found.layout is None:

@@ -1,9 +1,7 @@
 """`layoutopt run`."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import click
 import msgspec
@@ -16,10 +14,8 @@ from layoutopt.ground.json_data import Versioned
 from layoutopt.hardware import machine
 from layoutopt.hardware.devices import BANK_CONFLICTS, WAVEFRONTS, Device, device
 from layoutopt.hardware.machine import Gpu, Run
-
-if TYPE_CHECKING:
-    from layoutopt.problems.answer import Result
-    from layoutopt.problems.types import Problem
+from layoutopt.problems.answer import Result
+from layoutopt.problems.types import Problem
 
 
 class Ran(Versioned, frozen=True):

@@ -17,12 +17,12 @@ from layoutopt.cli.options import form_options, store_option, time_limit_option,
 from layoutopt.cli.output import note, say, say_json
 from layoutopt.cli.several import problems_command, typed
 from layoutopt.codegen.registry import LANGUAGES
+from layoutopt.hardware.devices import Device
 from layoutopt.problems.answer import METHODS, Arrangement, Method, Result, Status
 from layoutopt.problems.objective import FIRSTS
 from layoutopt.problems.types import FAMILIES, Block, Problem, constrained
 
 if TYPE_CHECKING:
-    from layoutopt.hardware.devices import Device
     from layoutopt.sweeps.store import Store
 
 P = TypeVar("P", bound=Problem | Block)

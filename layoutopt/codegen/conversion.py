@@ -20,10 +20,6 @@ LANES: Final = 32  # of a warp, on every target that conversions are emitted for
 def emit_conversion(conversion: Conversion, name: str) -> str:
     """`template <typename T> __device__ void NAME(const T (&in)[N], T (&out)[M], void* scratch, int tid)`.
 
-    Args:
-        conversion: what to emit.
-        name: of the function, an identifier.
-
     Raises:
         LayoutError: there is none, or the target is no NVIDIA GPU.
     """

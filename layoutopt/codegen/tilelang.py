@@ -78,12 +78,7 @@ def _layout(plan: Plan) -> list[str]:
 
 
 def own_layout(offsets: IntArray, element_bytes: int) -> str | None:
-    """Which of TileLang's own functions makes this layout, if one does.
-
-    Args:
-        offsets: in elements, in the shape of the tile.
-        element_bytes: of an element.
-    """
+    """Which of TileLang's own functions makes the layout of these offsets, in elements, if one does."""
     row_major = np.arange(offsets.size).reshape(offsets.shape)
     if (offsets == row_major).all():
         return "make_linear_layout"

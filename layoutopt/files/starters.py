@@ -414,10 +414,7 @@ def _default_instruction(executed: dict[str, Fragment], operand: str, target: st
 
     An accumulator is that of the usual factors. None where no instruction is left.
 
-    Args:
-        executed: the fragment of the operand, by the name of each instruction that the target executes.
-        operand: A, B or C.
-        target: the GPU.
+    `executed` has the fragment of the operand by the name of each instruction that the target executes.
     """
     names = [name for name, fragment in executed.items() if fragment.warps == 1]
     if operand == "C" and names:

@@ -52,13 +52,7 @@ def thread_values(text: str, tile: Sequence[int], lanes: int = 32) -> IntArray:
 def linear_bases(text: str, tile: Sequence[int], lanes: int = 32) -> Bases:
     """What each bit of a register, lane and warp adds to the coordinates, by XOR.
 
-    Args:
-        text: the layout, and the aliases that it uses.
-        tile: extents of the tensor, powers of two.
-        lanes: threads of a warp of the GPU.
-
-    Raises:
-        ProblemFileError: as for `thread_values`.
+    Arguments and errors are those of `thread_values`.
     """
     bases = _bases(of_tile(text, tile, MAX_VALUES), tuple(tile))
     if 1 << len(bases["lane"]) != lanes:
