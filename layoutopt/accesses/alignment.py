@@ -49,10 +49,9 @@ def blocks(trace: Trace, tile: Tile, element_alignment: int | None = None) -> Bl
     for access in trace.accesses:
         if access.width_elements == 1 and access.operation.width_bytes <= alignment:
             continue  # it fixes no more than every element has
-        for k in range(access.width_elements):
-            element = access.starts + k
-            width[element] = np.maximum(width[element], access.operation.width_bytes)
-            block_elements[element] = np.maximum(block_elements[element], access.width_elements)
+        element = access.vectors
+        width[element] = np.maximum(width[element], access.operation.width_bytes)
+        block_elements[element] = np.maximum(block_elements[element], access.width_elements)
     element = np.arange(count)
     # Accesses of several elements start at multiples of their own width along the last dimension.
     before = element % tile.shape[-1] % block_elements

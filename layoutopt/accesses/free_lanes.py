@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
 
-import msgspec
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
@@ -54,7 +53,7 @@ def settled_with(
     for one in free:
         access = problem.accesses[one.number]
         accesses[one.number] = with_assignment(one.work, assignments[one.number], access, problem.threads)
-    return msgspec.structs.replace(problem, accesses=tuple(accesses))
+    return replace(problem, accesses=tuple(accesses))
 
 
 def check_lanes(problem: Problem, chosen: Problem, gpu: Device) -> None:
@@ -72,7 +71,7 @@ def check_lanes(problem: Problem, chosen: Problem, gpu: Device) -> None:
     for k, (source, access) in enumerate(zip(problem.accesses, chosen.accesses, strict=True)):
         if source.lanes is None and source.values is None:
             continue
-        alone = [msgspec.structs.replace(problem, accesses=(a,)) for a in (with_fixed_lanes(source), access)]
+        alone = [replace(problem, accesses=(a,)) for a in (with_fixed_lanes(source), access)]
         given, now = (trace(one, gpu).accesses[0] for one in alone)
         if k in works:
             wrong = _wrong_cover(works[k], access, given, now, problem.tile.shape)
@@ -146,20 +145,6 @@ def with_padded_segments(free: FreeAccess, gpu: Device) -> FreeAccess | None:
     if work.threads % slots or work.first % slots:
         return None
     return replace(free, work=replace(work, slots=slots).with_own_loops())
-
-
-def segments_alone(work: Work, access: Access, threads: int, lanes: int) -> Access:
-    """An access that covers the same, one segment by each warp and iteration: a part of every assignment.
-
-    Args:
-        work: what is covered; a segment is at most a warp, and no slot is idle.
-        access: with free lanes.
-        threads: of the block.
-        lanes: of a warp.
-    """
-    slots, warps = min(threads, lanes), max(1, threads // lanes)
-    alone = replace(work, slots=slots, first=0, threads=warps * slots).with_own_loops()
-    return with_assignment(alone, alone.natural, access, threads)
 
 
 def can_deal(lanes: LaneTrace) -> bool:
@@ -246,18 +231,21 @@ class FreeLanes:
         Where lanes of a warp may change places, its segments need not stay in one phase: `dealt`, those weigh
         nothing.
         """
+        threads, lanes = self.problem.threads, self.gpu.lanes
+        slots, warps = min(threads, lanes), max(1, threads // lanes)
         accesses = [_weighted(a, Fraction(self.scale)) for a in self.problem.accesses]
         for number, access in enumerate(self.problem.accesses):
             if access.is_free:
-                accesses[number] = msgspec.structs.replace(with_fixed_lanes(access), weight=0)
+                accesses[number] = replace(with_fixed_lanes(access), weight=0)
         for free in self.free:
             access = self.problem.accesses[free.number]
             sharing = self._sharing(free)
             if sharing is not None and not is_direct_load(access.op) and not (dealt and self._moves(free)):
                 access = _weighted(access, Fraction(self.scale, sharing))
-                alone = segments_alone(free.work, access, self.problem.threads, self.gpu.lanes)
-                accesses[free.number] = alone
-        return msgspec.structs.replace(self.problem, accesses=tuple(accesses))
+                # One segment by each warp and iteration: a part of every assignment.
+                alone = replace(free.work, slots=slots, first=0, threads=warps * slots).with_own_loops()
+                accesses[free.number] = with_assignment(alone, alone.natural, access, threads)
+        return replace(self.problem, accesses=tuple(accesses))
 
     def others(self) -> Iterator[Problem]:
         """Problems whose layouts may do better than that of the relaxed one."""
@@ -274,16 +262,16 @@ class FreeLanes:
         for free in self.free:
             access, width = accesses[free.number], free.lanes.operation.width_bytes
             if is_direct_load(access.op):
-                accesses[free.number] = msgspec.structs.replace(access, op="store", bytes=width)
-        layout = msgspec.structs.replace(self.problem.layout, families=("none", "xor"))
-        whole = msgspec.structs.replace(self.problem, accesses=tuple(accesses), layout=layout)
+                accesses[free.number] = replace(access, op="store", bytes=width)
+        layout = replace(self.problem.layout, families=("none", "xor"))
+        whole = replace(self.problem, accesses=tuple(accesses), layout=layout)
         return None if whole.is_dictated else whole
 
 
 def _weighted(access: Access, factor: Fraction) -> Access:
     weight = access.weight
     if isinstance(weight, str):
-        return msgspec.structs.replace(access, weight=f"({weight})*{factor}")
+        return replace(access, weight=f"({weight})*{factor}")
     scaled = Fraction(str(weight)) * factor
     whole = int(scaled) if scaled.denominator == 1 else float(scaled)
-    return msgspec.structs.replace(access, weight=whole)
+    return replace(access, weight=whole)

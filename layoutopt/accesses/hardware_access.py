@@ -53,13 +53,10 @@ class HardwareAccess(HardwareChoices, frozen=True, kw_only=True):
 def is_hardware(access: Mapping[str, Any]) -> bool:
     """Whether decoded data is meant as an access of the hardware by itself, not yet written out."""
     op = access.get("op")
-    return isinstance(op, str) and "hardware" not in access and (op in BY_ITSELF or _is_like_one(op))
-
-
-def _is_like_one(op: str) -> bool:
-    """Whether the name is meant as one of them."""
-    family = op.lower().startswith(("tma", "wgmma", "tcgen05", "cp.async.bulk"))
-    return op not in BY_ITSELF and (family or why_undeclared(op) is not None)
+    if not isinstance(op, str) or "hardware" in access:
+        return False
+    is_like_one = op.lower().startswith(("tma", "wgmma", "tcgen05", "cp.async.bulk"))
+    return op in BY_ITSELF or is_like_one or why_undeclared(op) is not None
 
 
 def from_hardware(data: Mapping[str, Any], head: Problem) -> Access:

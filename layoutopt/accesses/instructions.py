@@ -15,8 +15,8 @@ from functools import cached_property
 from itertools import starmap
 from typing import Final
 
-import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from layoutopt.accesses.lower import with_fixed_lanes, with_loops
 from layoutopt.accesses.ownership import (
@@ -89,10 +89,10 @@ def with_free_instructions(problem: Problem) -> Problem | None:
     def freed(number: int, access: Access) -> Access:
         if access.any or access.is_free or why_not_free(problem, number) is not None:
             return access
-        return msgspec.structs.replace(access, instructions="free")
+        return replace(access, instructions="free")
 
     accesses = tuple(starmap(freed, enumerate(problem.accesses)))
-    return None if accesses == problem.accesses else msgspec.structs.replace(problem, accesses=accesses)
+    return None if accesses == problem.accesses else replace(problem, accesses=accesses)
 
 
 def free_ownerships(problem: Problem, device: Device) -> list[Owned]:
@@ -106,7 +106,7 @@ def free_ownerships(problem: Problem, device: Device) -> list[Owned]:
         if (refusal := why_not_free(problem, k)) is not None:
             raise refusal
     given = tuple(with_fixed_lanes(access) for access in problem.accesses)
-    lanes = trace(with_loops(msgspec.structs.replace(problem, accesses=given)), device).accesses
+    lanes = trace(with_loops(replace(problem, accesses=given)), device).accesses
     return [_ownership(problem, k, lanes[k]) for k in free if lanes[k].active.any()]
 
 
@@ -135,7 +135,7 @@ def with_given_instructions(access: Access) -> Access:
     """A free access with the instructions that its file's index says, the loops over rounds outermost."""
     round_loops = [list(access.loops)[k] for k in _round_loops(access)]
     loops = {name: access.loops[name] for name in dict.fromkeys([*round_loops, *access.loops])}
-    return msgspec.structs.replace(access, loops=loops, instructions=None)
+    return replace(access, loops=loops, instructions=None)
 
 
 def vector_orders(free: Sequence[Owned], fixed: Sequence[Step]) -> list[tuple[Step, ...]]:
@@ -273,7 +273,7 @@ def _access(
     data = index_fields(by_thread, owner.shape, device.lanes, matrices=operation.matrices, fields=fields)
     row_major = list(steps) == owner.last_dim_steps(1 << len(steps))
     dims = range(len(owner.shape))
-    return msgspec.structs.replace(
+    return replace(
         with_fixed_lanes(owner.access),
         op=operation.text,
         index=tuple(data["index"]),
@@ -289,7 +289,7 @@ def moved_elements(access: Access, rounds: int, problem: Problem, device: Device
 
     Shape (rounds * threads, count), rows filled with -1 at the front.
     """
-    lanes = trace(msgspec.structs.replace(problem, accesses=(access,)), device).accesses[0]
+    lanes = trace(replace(problem, accesses=(access,)), device).accesses[0]
     warps = -(-problem.threads // device.lanes)
     source_lane, position = register_sources(lanes.operation, problem.tile.element_bits, device.lanes)
     offsets = vector_offsets(vector_steps(access, problem.tile), problem.tile.shape)

@@ -38,12 +38,6 @@ class Ownership(Struct, frozen=True):
     # it has them; rows are filled with -1. Threads may be listed again, round after round
     element: IntArray
 
-    @classmethod
-    def of_table(cls, table: IntArray, shape: Sequence[int]) -> "Ownership":
-        """From the coordinates of each thread and value, shape (threads, values, dimensions)."""
-        flat = np.ravel_multi_index(tuple(np.moveaxis(table, -1, 0)), tuple(shape)).astype(np.int64)
-        return cls(tuple(shape), distinct_in_order(flat))
-
     def last_dim_steps(self, count: int) -> list[Step]:
         """The steps of a vector of `count` elements along the last dimension: 1, 2, 4, ..."""
         return [Step(len(self.shape) - 1, 1 << k) for k in range(count.bit_length() - 1)]
@@ -228,7 +222,8 @@ def widest_access(
     if op.startswith(("ldmatrix", "stmatrix")):
         width_bytes = ROW_BYTES
     widths = [width_bytes] if width_bytes is not None else [w for w in WIDTHS if w >= element_bytes]
-    ownership = Ownership.of_table(table, shape)
+    element = np.ravel_multi_index(tuple(np.moveaxis(table, -1, 0)), tuple(shape)).astype(np.int64)
+    ownership = Ownership(tuple(shape), distinct_in_order(element))
     for width in widths:
         starts = ownership.last_dim_starts(max(1, width // element_bytes))
         if starts is not None:

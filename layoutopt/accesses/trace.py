@@ -58,6 +58,11 @@ class LaneTrace(Struct, frozen=True, dict=True):
         starts.flags.writeable = False
         return starts
 
+    @property
+    def vectors(self) -> IntArray:
+        """The elements that lanes cover from each of `starts` on: int64, shape (starts, width_elements)."""
+        return self.starts[:, None] + np.arange(self.width_elements)
+
 
 class Trace(Struct, frozen=True, eq=False):
     """All accesses of a problem; a weight of 1 in the file is `weight_unit` here. Equal only to itself."""

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Final, NamedTuple
 
-import msgspec
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from layoutopt.errors import ProblemFileError, under
 from layoutopt.expressions.grammar import Const, Node, Op, Var, joined, parse, substituted, to_text
@@ -83,12 +83,10 @@ class View(Struct, frozen=True, dict=True):
         """
         if problem.layout.order is not None:
             raise ProblemFileError("layout.order", "cannot be given where vectors run another way")
-        accesses = tuple(
-            msgspec.structs.replace(a, index=self._index(a), vector=None) for a in problem.accesses
-        )
+        accesses = tuple(replace(a, index=self._index(a), vector=None) for a in problem.accesses)
         tile = Tile(self.seen_shape, problem.tile.element)
-        layout = msgspec.structs.replace(problem.layout, offset=None)
-        return msgspec.structs.replace(
+        layout = replace(problem.layout, offset=None)
+        return replace(
             problem, tile=tile, accesses=accesses, layout=layout, published=None, known_optimum=None
         )
 
@@ -132,7 +130,7 @@ class View(Struct, frozen=True, dict=True):
             offsets = np.empty_like(seen_offsets)
             offsets[self.tile_index] = seen_offsets
             return Layout(self.shape, layout.element_bytes, (), lookup=tuple(offsets.tolist()))
-        return msgspec.structs.replace(layout, shape=self.shape, digits=tuple(digits))
+        return replace(layout, shape=self.shape, digits=tuple(digits))
 
     def _tile_digits(self, digit: Digit) -> list[Digit]:
         """A digit of a coordinate of the view as digits of the tile's own coordinates, slowest first."""

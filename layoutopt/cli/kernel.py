@@ -25,8 +25,7 @@ from layoutopt.ground.temporary import CACHE_VARIABLE
 
 if TYPE_CHECKING:
     from layoutopt.kernels.launches import LaunchOptions
-    from layoutopt.study.baseline import Baseline
-    from layoutopt.study.launches import Application, CheckedLaunch
+    from layoutopt.study.launches import Application, Baseline, CheckedLaunch
 
 SUFFIXES = (".cubin", ".sass", ".cu", ".ptx", ".fatbin", ".exe", ".so", ".o")
 DEFAULT_MOST_STEPS = 250_000
@@ -163,8 +162,7 @@ def check_kernels(
     With a baseline: 1 where there are more conflicts than it has.
     """
     from layoutopt.kernels.launches import NOTHING_MISSED, LaunchOptions, files_of, read_launches
-    from layoutopt.study.baseline import MAX_BYTES, read_baseline
-    from layoutopt.study.launches import check_launch, check_launches
+    from layoutopt.study.launches import MAX_BYTES, check_launch, check_launches, read_baseline
 
     if update_baseline and baseline is None:
         raise click.UsageError("--update-baseline needs the file: --baseline FILE")
@@ -244,7 +242,7 @@ def _told_together(
     from layoutopt.report.annotations import FORMATS
     from layoutopt.report.launches_page import launches_page
     from layoutopt.report.launches_text import application_report
-    from layoutopt.study.baseline import baseline_of, only, worse
+    from layoutopt.study.launches import baseline_of, only, worse
 
     outputs: dict[Path, bytes] = {}
     failed = len(found.failed) == len(found.kernels)

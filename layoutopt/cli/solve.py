@@ -108,8 +108,7 @@ def command(
     Example:
       layoutopt solve problems/basics/transpose_32x32_f32.json --code tile.cuh
     """
-    from layoutopt.study.hints import with_hints
-    from layoutopt.study.solve import solve
+    from layoutopt.study.solve import solve, with_hints
 
     if store is not None and certificate is not None:
         raise click.UsageError("--certificate: an answer out of a store has none")

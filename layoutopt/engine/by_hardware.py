@@ -5,7 +5,7 @@ Like all of the engine it sees byte offsets, not where they come from. The rules
 """
 
 import math
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -38,11 +38,17 @@ def descriptors(problem: Problem, table: IntArray) -> dict[str, Descriptor]:
     Raises:
         LayoutError: one of the accesses cannot reach it; the text says why.
     """
-    found, offsets = {}, table.reshape(problem.tile.shape)
+    found: dict[str, Descriptor] = {}
+    offsets = table.reshape(problem.tile.shape)
     for access in problem.accesses:
-        if access.hardware is not None:
+        if (use := access.hardware) is not None:
             try:
-                found[access.name] = _descriptor(access, access.hardware, problem.tile, offsets)
+                if use.engine == "tma":
+                    found[access.name] = _tensor_map(use, problem.tile, offsets)
+                elif use.engine == "cp.async.bulk":
+                    found[access.name] = _bulk_copy(use, problem.tile, offsets)
+                else:
+                    found[access.name] = _matrix(access, use, problem.tile, offsets)
             except LayoutError as error:
                 raise LayoutError(f"access {access.name!r}: {error}") from None
     return found
@@ -74,29 +80,11 @@ def check_direct_loads(lanes: Trace, table: IntArray) -> None:
             )
 
 
-def _descriptor(access: Access, use: HardwareUse, tile: Tile, offsets: IntArray) -> Descriptor:
-    """The descriptor of one access; `offsets` in the shape of the tile."""
-    if use.engine == "tma":
-        return _tensor_map(use, tile, offsets)
-    if use.engine == "cp.async.bulk":
-        return _bulk_copy(use, tile, offsets)
-    return _matrix(access, use, tile, offsets)
-
-
 def _allowed(use: HardwareUse) -> list[Mode]:
     return [mode for mode in modes(use.engine) if use.mode in (None, mode.short)]
 
 
 # TMA -------------------------------------------------------------------------------------------
-
-
-class _Boxes(NamedTuple):
-    """Boxes that fill a tile: how many, their mode and extents, slowest first, and where each starts."""
-
-    number: int
-    mode: Mode
-    box: tuple[int, ...]
-    starts: IntArray
 
 
 def _tensor_map(use: HardwareUse, tile: Tile, offsets: IntArray) -> TensorMap:
@@ -110,24 +98,25 @@ def _tensor_map(use: HardwareUse, tile: Tile, offsets: IntArray) -> TensorMap:
     order = use.order or tuple(range(offsets.ndim))
     turned = offsets.transpose(order)
     asked = tuple(use.box[d] for d in order) if use.box is not None else None
-    best: _Boxes | None = None
+    best: tuple[Mode, tuple[int, ...], IntArray] | None = None  # mode, box, and where each starts
+    best_rank = (turned.size + 1, 0)
     # Modes that swizzle fill more with a box; more boxes than the best has need not be looked at.
     for mode in sorted(_allowed(use), key=lambda mode: -len(mode.xor)):
         for box in _boxes(turned, use, tile, mode, asked):
-            number = turned.size // math.prod(box)
-            if best is not None and (number, len(mode.xor)) >= (best.number, len(best.mode.xor)):
+            rank = turned.size // math.prod(box), len(mode.xor)
+            if rank >= best_rank:
                 break  # _boxes yields the fewest boxes first
-            if number % (use.multicast or 1):
+            if rank[0] % (use.multicast or 1):
                 continue
             starts = _box_starts(turned, box, tile.element_bytes, mode)
             if starts is not None:
-                best = _Boxes(number, mode, box, starts)
+                best, best_rank = (mode, box, starts), rank
                 break
     if best is None:
         names = ", ".join(mode.short for mode in _allowed(use))
         size = f"a box of {'x'.join(map(str, use.box))}" if use.box is not None else "boxes"
         raise LayoutError(f"no tensor map of mode {names} fills {size} in this layout")
-    number, mode, box, starts = best
+    mode, box, starts = best
     kind = map_element(use, tile)
     inner = box[-1] * tile.element_bytes // ELEMENT_BYTES[kind]
     return TensorMap(
@@ -135,7 +124,7 @@ def _tensor_map(use: HardwareUse, tile: Tile, offsets: IntArray) -> TensorMap:
         swizzle=mode.spelling,
         code=mode.code,
         data_type=f"CU_TENSOR_MAP_DATA_TYPE_{DATA_TYPES[kind]}",
-        boxes=number,
+        boxes=len(starts),
         box=tuple(box[order.index(d)] for d in range(len(order))),
         box_dim=(inner, *reversed(box[:-1])),
         order=order,
@@ -162,7 +151,8 @@ def _boxes(
     boxes: list[tuple[tuple[int, ...], int]] = [((), size)]  # the last extents, and bytes to the next of more
     for d in reversed(range(dims)):
         edge = turned[tuple(slice(None) if k == d else 0 for k in range(dims))].tolist()
-        extents = _divisors(len(edge)) if asked is None else [asked[d]]
+        divisors = [n for n in range(1, len(edge) + 1) if len(edge) % n == 0]
+        extents = divisors if asked is None else [asked[d]]
         if d == dims - 1:
             whole = [n for n in extents if n * size % rules.chunk_bytes == 0 and _fits(n * size, mode)]
             extents = [n for n in whole if n * size // unit <= rules.max_box]
@@ -175,10 +165,6 @@ def _boxes(
             if mode.flipped(first + (n - 1) * step) == edge[n - 1]
         ]
     return sorted((box for box, _ in boxes), key=lambda box: (-math.prod(box), box))
-
-
-def _divisors(extent: int) -> list[int]:
-    return [n for n in range(1, extent + 1) if extent % n == 0]
 
 
 def _box_starts(turned: IntArray, box: tuple[int, ...], size: int, mode: Mode) -> IntArray | None:

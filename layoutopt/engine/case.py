@@ -26,7 +26,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, Self
 
-import msgspec
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
@@ -114,7 +113,7 @@ class Case(Struct, frozen=True):
 
     def as_bytes(self, layout: Layout) -> Layout:
         """A layout of `problem` as one of `lowered`."""
-        return msgspec.structs.replace(layout, shape=self.problem.tile.storage.shape, packed=1)
+        return replace(layout, shape=self.problem.tile.storage.shape, packed=1)
 
     def size(self, table: IntArray) -> int:
         """Bytes from the base to the end of the last element."""
@@ -198,8 +197,8 @@ class Case(Struct, frozen=True):
         for name, reached in found.items():
             if packed > 1 and isinstance(reached, TensorMap):  # the box in elements
                 box = (*reached.box[:-1], reached.box[-1] * packed)
-                found[name] = msgspec.structs.replace(reached, box=box)
-        return tuple(msgspec.structs.replace(r, descriptor=found.get(r.name, r.descriptor)) for r in reports)
+                found[name] = replace(reached, box=box)
+        return tuple(replace(r, descriptor=found.get(r.name, r.descriptor)) for r in reports)
 
     def weighted_excess(self, counts: Sequence[Counts]) -> float:
         """The sum over all instructions, in units of `lanes.weight_unit`; whole unless it is expected."""
@@ -259,8 +258,8 @@ class Case(Struct, frozen=True):
 
     def constrained(self, layout: Constraints) -> Self:
         """The same accesses under other constraints on the layout."""
-        asked = msgspec.structs.replace(self.asked, layout=layout)
-        problem = msgspec.structs.replace(self.problem, layout=layout)
+        asked = replace(self.asked, layout=layout)
+        problem = replace(self.problem, layout=layout)
         lowered = stored(problem) if self.view is None else self.view.problem(problem)
         return replace(self, asked=asked, problem=problem, lowered=lowered)
 

@@ -26,7 +26,6 @@ import math
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 from msgspec import Struct
 
 from layoutopt.accesses.trace import LaneTrace
@@ -37,8 +36,6 @@ from layoutopt.hardware.devices import DEFAULT_TARGET, Device, Timing, device
 from layoutopt.hardware.occupancy import Occupancy, occupancy
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import Estimate
-
-FloatArray = npt.NDArray[np.float64]
 
 # Copies past the registers, which are written by lines of so many bytes.
 _WHOLE_LINES: Final = "cp.async.cg"
@@ -179,7 +176,9 @@ def terms(case: Case, layout: Layout | Node) -> Terms:
         weights = lanes.weight / case.lanes.weight_unit
         weight, does, cost = float(weights.mean()), lanes.operation.does, index.instructions
         issued = np.where(count.phases > 0, weights, 0.0)
-        memory.append(_memory(count.wavefronts * weights, issued, cost.iterations))
+        wavefronts = count.wavefronts * weights
+        of_warps = (part.reshape(cost.iterations, -1).sum(axis=0) for part in (wavefronts, issued))
+        memory.append(Memory(float(wavefronts.sum()), *(float(part.max(initial=0)) for part in of_warps)))
         total["lines"] += float((_further_lines(lanes, table) * weights).sum())
         total["accesses"] += weight
         total["copies"] += weight * does.copies
@@ -190,14 +189,8 @@ def terms(case: Case, layout: Layout | Node) -> Terms:
         if index.active is not None and names(index.active) - {"tid"}:
             iterations = weight * float(issued.reshape(cost.iterations, -1).any(axis=1).sum())
             total["waits"] += iterations * does.returns
-            total["branches"] += iterations * (cost.per_iteration >= _BRANCHED)
+            total["branches"] += iterations * (cost.looped / cost.iterations >= _BRANCHED)
     return Terms(tuple(memory), **total, cost=sum(index.instructions.total for index in code))
-
-
-def _memory(wavefronts: FloatArray, issued: FloatArray, iterations: int) -> Memory:
-    """Of the weighted wavefronts of each instruction, and its weight if issued: the sums for `Memory`."""
-    busiest = (part.reshape(iterations, -1).sum(axis=0).max(initial=0) for part in (wavefronts, issued))
-    return Memory(float(wavefronts.sum()), *map(float, busiest))
 
 
 def _further_lines(lanes: LaneTrace, table: IntArray) -> IntArray:

@@ -17,7 +17,7 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NoReturn
 
 import msgspec
 import numpy as np
@@ -110,9 +110,9 @@ def count_table(path: Path, op: str, width_bytes: int | None, device: Device) ->
             address = np.ascontiguousarray(window[step : step + CHUNK_INSTRUCTIONS])
             active = address >= 0
             if (fault := _first_fault(address, active | (address < -1), operation)) is not None:
-                hint = "; -1 marks an inactive lane" if address[fault.row, fault.lane] < 0 else ""
-                place = f"row {start + step + fault.row}, lane {fault.lane}"
-                raise ProblemFileError(place, fault.reason + hint)
+                row, lane, reason = fault
+                hint = "; -1 marks an inactive lane" if address[row, lane] < 0 else ""
+                raise ProblemFileError(f"row {start + step + row}, lane {lane}", reason + hint)
             totals.add(count_wavefronts(address, active, operation, device.rule(operation)))
     return totals
 
@@ -142,7 +142,8 @@ def _counted(records: list[Record], device: Device) -> Counts:
         operation = _operation(op, width_bytes, device)
         address, active = _arrays([records[i] for i in rows], device)
         if (fault := _first_fault(address, active, operation)) is not None:
-            raise ProblemFileError(f"byte_address[{fault.lane}]", fault.reason)
+            _, lane, reason = fault
+            raise ProblemFileError(f"byte_address[{lane}]", reason)
         counts = count_wavefronts(address, active, operation, device.rule(operation))
         out.wavefronts[rows], out.ideal[rows] = counts.wavefronts, counts.ideal
         out.phases[rows] = counts.phases
@@ -203,18 +204,11 @@ def _raise_first_fault(
     raise VerificationError(f"lines {first_line} and on were refused, but each of them is accepted")
 
 
-class _Fault(NamedTuple):
-    """An address that an operation cannot take: where in an array it is, and why not."""
+def _first_fault(address: IntArray, active: BoolArray, operation: Operation) -> tuple[int, int, str] | None:
+    """Row and lane of the first address that the operation cannot take, and why not; None for none.
 
-    row: int
-    lane: int
-    reason: str
-
-
-def _first_fault(address: IntArray, active: BoolArray, operation: Operation) -> _Fault | None:
-    """The first address that the operation cannot take, arrays as for `count_wavefronts`; None for none.
-
-    The lanes that a matrix instruction takes addresses from need one, predicated off or not.
+    Arrays are as for `count_wavefronts`. The lanes that a matrix instruction takes addresses from need one,
+    predicated off or not.
     """
     # The width, or the power of two that divides it.
     multiple = operation.width_bytes & -operation.width_bytes
@@ -226,7 +220,7 @@ def _first_fault(address: IntArray, active: BoolArray, operation: Operation) -> 
     of = f", a multiple of {multiple}" if multiple > 1 else ""
     kind, width = operation.kind, operation.width_bytes
     given = address[row, lane]
-    return _Fault(row, lane, f"must be at least 0{of}, for {kind} of {width} bytes, given {given}")
+    return row, lane, f"must be at least 0{of}, for {kind} of {width} bytes, given {given}"
 
 
 def _mapped(path: Path, device: Device) -> IntArray:

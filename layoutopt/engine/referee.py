@@ -74,12 +74,10 @@ def check_table(table: IntArray, element_bytes: int, lanes: Trace, alignment: in
     if (np.diff(np.sort(table)) < element_bytes).any():
         raise LayoutError("elements overlap")
     for access in lanes.accesses:
-        starts = access.starts
-        if (table[starts] % access.operation.width_bytes).any():
+        if (table[access.starts] % access.operation.width_bytes).any():
             raise _misaligned(table, access)
-        for k in range(1, access.width_elements):
-            if (table[starts + k] != table[starts] + k * element_bytes).any():
-                raise LayoutError(f"access {access.name!r}: a vector is torn")
+        if (np.diff(table[access.vectors]) != element_bytes).any():
+            raise LayoutError(f"access {access.name!r}: a vector is torn")
     if (table % alignment).any():
         element = int((table % alignment != 0).argmax())
         raise LayoutError(

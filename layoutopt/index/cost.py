@@ -192,7 +192,8 @@ class _Counter:
         """Whether compilers take `node` for an operation on bits, as masks and sums of disjoint bits are."""
         found = self._of_bits.get(node)
         if found is None:
-            found = node.symbol in _BITS or _masks(node) or self._disjoint(node)
+            masks = node.symbol == "%" and isinstance(by := node.args[1], Const) and is_power(by.value)
+            found = node.symbol in _BITS or masks or self._disjoint(node)
             self._of_bits[node] = found
         return found
 
@@ -259,13 +260,6 @@ def _fused(node: Op) -> bool:
         case Op("//", (_, Const(by))):
             return is_power(by)
     return False
-
-
-def _masks(node: Op) -> bool:
-    if node.symbol != "%":
-        return False
-    divisor = node.args[1]
-    return isinstance(divisor, Const) and is_power(divisor.value)
 
 
 # Of an address --------------------------------------------------------------------------------

@@ -58,11 +58,6 @@ class Instructions(Struct, frozen=True):
         """Of the whole pass."""
         return self.once + self.looped
 
-    @property
-    def per_iteration(self) -> float:
-        """Of one iteration, on average, beside what is computed once."""
-        return self.looped / self.iterations
-
 
 class IndexCode(Struct, frozen=True):
     """How one access computes its addresses, relative to the start of the tile."""
@@ -144,11 +139,6 @@ def _some_threads(threads: int) -> IntArray:
     return np.unique(found[(found >= 0) & (found < threads)])
 
 
-def _some_iterations(iterations: int, threads: int) -> IntArray:
-    """As many iterations as have forms sought for some threads, from the first to the last."""
-    return np.unique(np.linspace(0, iterations - 1, max(2, _MANY // threads)).astype(np.int64))
-
-
 def _start(form: Form, operation: Operation, alignment: int) -> Start:
     """Where the tile's start, a multiple of `alignment` bytes, is added to the address.
 
@@ -198,7 +188,9 @@ def _of_access(
     every = sum(_operators(node, inside) for node in (*spellings, predicate) if node is not None)
     too_long = every * (min(iterations, UNROLLED_WHOLE) + COMPARED) > share
     too_many = iterations * problem.threads > _MOST or too_long
-    rows = _some_iterations(iterations, problem.threads) if too_many else np.arange(iterations)
+    # As many iterations as have forms sought for some threads, from the first to the last.
+    spread = np.linspace(0, iterations - 1, max(2, _MANY // problem.threads)).astype(np.int64)
+    rows = np.unique(spread) if too_many else np.arange(iterations)
     env, active, wanted = _wanted(access, lanes, problem.threads, table, unit, rows)
     ranges = expression_ranges(problem.threads, warp, access.loops)
     ranges = {name: ranges[name] for name in ("tid", *access.loops)}

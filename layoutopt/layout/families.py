@@ -12,8 +12,8 @@ To add one, write its record into `FAMILIES` and its candidates into `layoutopt.
 from collections.abc import Callable, Iterator
 from typing import Final
 
-import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from layoutopt.layout.layout import Layout, tight_digits
 
@@ -21,27 +21,23 @@ from layoutopt.layout.layout import Layout, tight_digits
 Part = tuple[str, Layout]
 
 
-def _no_parts(layout: Layout) -> Iterator[Part]:
-    yield from ()
-
-
 def _pads(layout: Layout) -> Iterator[Part]:
     tight = tight_digits(layout.digits)
     if tight != layout.digits:
         wide = max(d.stride for d in layout.digits) * layout.element_bytes
-        yield f"the pad (slowest stride {wide:,} bytes)", msgspec.structs.replace(layout, digits=tight)
+        yield f"the pad (slowest stride {wide:,} bytes)", replace(layout, digits=tight)
 
 
 def _interval(layout: Layout) -> Iterator[Part]:
     every, extra = (count * layout.packed for count in layout.interval)
     if every:
-        without = msgspec.structs.replace(layout, interval=(0, 0))
+        without = replace(layout, interval=(0, 0))
         yield f"the pad of {extra} after every {every} elements", without
 
 
 def _rotation(layout: Layout) -> Iterator[Part]:
     if layout.turn:
-        yield f"the rotation by {layout.turn * layout.packed}", msgspec.structs.replace(layout, turn=0)
+        yield f"the rotation by {layout.turn * layout.packed}", replace(layout, turn=0)
 
 
 def _flipped_bits(layout: Layout) -> Iterator[Part]:
@@ -49,11 +45,11 @@ def _flipped_bits(layout: Layout) -> Iterator[Part]:
     for target in layout.swizzle:
         for source in range(target.mask.bit_length()):
             if target.mask >> source & 1:
-                less = msgspec.structs.replace(target, mask=target.mask & ~(1 << source))
+                less = replace(target, mask=target.mask & ~(1 << source))
                 swizzle = tuple(less if t is target else t for t in layout.swizzle)
                 yield (
                     f"the XOR of offset bit {source + step} into bit {target.bit + step}",
-                    msgspec.structs.replace(layout, swizzle=tuple(t for t in swizzle if t.mask)),
+                    replace(layout, swizzle=tuple(t for t in swizzle if t.mask)),
                 )
 
 
@@ -95,16 +91,11 @@ class Family(Struct, frozen=True):
     label: Callable[[Layout], str] = _pad_label  # what a layout of the row is called
     shows_label: bool = False  # the text of `compare` says it, since the formula does not
     # What of a layout the family brought, for "without this pad"
-    parts: Callable[[Layout], Iterator[Part]] = _no_parts
+    parts: Callable[[Layout], Iterator[Part]] = lambda _: iter(())
     counted: bool = True  # the row's best is found by counting every layout, not by the solver
     # The families that problem files and options name to allow it; empty for its own
     special_case_of: tuple[str, ...] = ()
     orders: bool = False  # it is about the order of dimensions, and nothing where the problem fixes that
-
-    @property
-    def allowed_by(self) -> tuple[str, ...]:
-        """What must be among the families that a problem allows."""
-        return self.special_case_of or (self.name,)
 
 
 FAMILIES: Final[tuple[Family, ...]] = (

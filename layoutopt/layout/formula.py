@@ -12,11 +12,11 @@ which a few elements beyond the tile lie in holes.
 import contextlib
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
-import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from layoutopt.errors import ExpressionError
 from layoutopt.expressions.fit import fit
@@ -33,6 +33,7 @@ from layoutopt.expressions.grammar import (
     with_parts,
 )
 from layoutopt.expressions.simplify import Range, operations, simplify, weighted_sum
+from layoutopt.expressions.spaces import Span
 from layoutopt.ground.arrays import IntArray
 from layoutopt.layout.layout import Digit, Layout, Target, tight_digits
 
@@ -67,9 +68,7 @@ def offset_expression(layout: Layout) -> Node:
     """
     ranges = coordinate_ranges(layout.shape)
     if layout.packed > 1:
-        units = msgspec.structs.replace(
-            layout, shape=(*layout.shape[:-1], layout.shape[-1] // layout.packed), packed=1
-        )
+        units = replace(layout, shape=(*layout.shape[:-1], layout.shape[-1] // layout.packed), packed=1)
         last = f"x{len(layout.shape) - 1}"
         unit = Op("//", (Var(last), Const(layout.packed)))
         return simplify(substituted(offset_expression(units), {last: unit}), ranges)
@@ -160,29 +159,19 @@ def _sources(values: IntArray, flips: IntArray) -> dict[int, int] | None:
     """
     if values.min() < 0 or flips.min() < 0:
         return None
-    rows, flips = values.copy(), flips.copy()
-    pivots: list[tuple[int, int, int]] = []  # bit, a value whose highest bit it is, what that flips
+    rows, rest, span = values.copy(), flips.copy(), Span()  # of values; tag: what they flip
     for bit in reversed(range(int(values.max()).bit_length())):
         with_bit = np.flatnonzero(rows >> bit & 1)
         if len(with_bit):
-            row, flip = int(rows[with_bit[0]]), int(flips[with_bit[0]])
+            row, flip = int(rows[with_bit[0]]), int(rest[with_bit[0]])
             rows[with_bit] ^= row
-            flips[with_bit] ^= flip
-            pivots.append((bit, row, flip))
-    if flips.any():
+            rest[with_bit] ^= flip
+            span.add(row, flip)
+    if rest.any():
         return None
-    flipped_by: dict[int, int] = {}  # by bit
-    distances: dict[int, int] = {}
-    for bit, row, flip in reversed(pivots):
-        for lower, lower_flip in flipped_by.items():
-            flip ^= lower_flip if row >> lower & 1 else 0
-        flipped_by[bit] = flip
-        for target in range(flip.bit_length()):
-            if flip >> target & 1:
-                if target >= bit:
-                    return None
-                distances[bit - target] = distances.get(bit - target, 0) | 1 << target
-    return distances or None
+    targets = range(int(flips.max()).bit_length())
+    distances = _by_distance((target, span.functional(target)) for target in targets)
+    return distances if min(distances, default=0) > 0 else None
 
 
 def stages(layout: Layout) -> list[Node]:
@@ -206,12 +195,17 @@ def stages(layout: Layout) -> list[Node]:
 
 
 def swizzle_sources(layout: Layout) -> dict[int, int]:
-    """Target bits by the distance to the bit that flips them."""
+    """Target bits, as a mask, by the distance to the bit that flips them."""
+    return _by_distance((target.bit, target.mask) for target in layout.swizzle)
+
+
+def _by_distance(masks: Iterable[tuple[int, int]]) -> dict[int, int]:
+    """The same of pairs of a target bit and the mask of the bits that flip it."""
     distances: dict[int, int] = {}
-    for target in layout.swizzle:
-        for source in range(target.mask.bit_length()):
-            if target.mask >> source & 1:
-                distances[source - target.bit] = distances.get(source - target.bit, 0) | 1 << target.bit
+    for target, mask in masks:
+        for source in range(mask.bit_length()):
+            if mask >> source & 1:
+                distances[source - target] = distances.get(source - target, 0) | 1 << target
     return distances
 
 

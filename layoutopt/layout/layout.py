@@ -41,10 +41,10 @@ import math
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from layoutopt.errors import LayoutError
 from layoutopt.ground.arrays import IntArray
@@ -281,7 +281,7 @@ def tight_digits(digits: Sequence[Digit]) -> tuple[Digit, ...]:
     """The digits, slowest first, with the strides that they have without pads."""
     stride, tight = 1, []
     for digit in reversed(digits):
-        tight.append(msgspec.structs.replace(digit, stride=stride))
+        tight.append(replace(digit, stride=stride))
         stride *= digit.size
     return tuple(reversed(tight))
 

@@ -12,6 +12,7 @@ from layoutopt.accesses.array_access import Bases
 from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.errors import ProblemFileError, VerificationError, under
 from layoutopt.expressions.bits import combinations
+from layoutopt.expressions.spaces import Span, independent, intersection, sum_of_bits
 from layoutopt.files.checks import MAX_ELEMENTS, check_element
 from layoutopt.ground import json_data
 from layoutopt.ground.budget import current, deadline
@@ -21,7 +22,6 @@ from layoutopt.imports.triton import PARTS
 from layoutopt.ownership.instructions import Instruction, instructions
 from layoutopt.ownership.linear import Memory, Plan, Room, Side, memory, moves, plans
 from layoutopt.ownership.registers import bases_of
-from layoutopt.ownership.spaces import Span, independent, intersection, sum_of_bits
 from layoutopt.problems.answer import Bound
 from layoutopt.problems.types import SCHEMA as PROBLEM_SCHEMA
 from layoutopt.problems.types import Name, Tile
@@ -196,7 +196,9 @@ def _convert(
     if copies := _copies_within_threads(source, destination):
         nothing = Bound(0, "nothing moves between threads")
         return made("optimal", nothing, register_copies=copies, shuffles=0)
-    shared, stored, loaded = memory(gpu), _stored(source), _loaded(destination)
+    shared, stored, wanted = memory(gpu), _stored(source), independent(destination["register"])
+    # Registers that repeat others are copied, and so not loaded.
+    loaded = Side(False, tuple(wanted), tuple(destination["lane"]), tuple(destination["warp"]))
     for side in (*stored, loaded):
         if not any(moves(side, element_bits, shared)):
             no = f"no {'store' if side.stores else 'load'} of {gpu.name}"
@@ -276,12 +278,6 @@ def _stored(source: Vectors) -> list[Side]:
         registers = tuple(v for v in kept["register"] if v is not None)
         sides.append(Side(True, registers, tuple(kept["lane"]), tuple(kept["warp"])))
     return sides if sides[0] != sides[1] else sides[:1]
-
-
-def _loaded(destination: Vectors) -> Side:
-    """The side that loads: registers that repeat others are copied, and so left out."""
-    registers = independent(destination["register"])
-    return Side(False, tuple(registers), tuple(destination["lane"]), tuple(destination["warp"]))
 
 
 def _lower_bound(source: Vectors, loaded: Side, element_bits: int, shared: Memory) -> int:

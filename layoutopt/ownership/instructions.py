@@ -8,10 +8,10 @@ from msgspec import Struct
 
 from layoutopt.accesses.ownership import WORD_BYTES
 from layoutopt.expressions.bits import combinations
+from layoutopt.expressions.spaces import Span
 from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.hardware.operations import Operation
 from layoutopt.ownership.linear import Move, Plan
-from layoutopt.ownership.spaces import Span
 
 
 class Instruction(Struct, frozen=True, eq=False):

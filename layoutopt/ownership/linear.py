@@ -20,9 +20,9 @@ from typing import Final, Literal, NamedTuple
 from msgspec import Struct
 
 from layoutopt.accesses.ownership import ROW_BYTES
+from layoutopt.expressions.spaces import Span, independent, intersection, kernel, sum_of_bits
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import Operation
-from layoutopt.ownership.spaces import Span, independent, intersection, kernel, sum_of_bits
 
 _MATRIX_LANES: Final = 5  # lane bits that hold a matrix of 8 rows
 

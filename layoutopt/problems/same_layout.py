@@ -11,11 +11,11 @@ that of the largest tile, in the smallest elements, and a smaller tile is its be
 from collections.abc import Sequence
 from typing import Final
 
-import msgspec
+from msgspec.structs import replace
 
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.layout import Layout, Target, row_major
-from layoutopt.problems.types import FAMILIES, Access, Block, NamedTile, Problem, Tile, constrained
+from layoutopt.problems.types import FAMILIES, Block, NamedTile, Problem, Tile, constrained
 
 # Families of what a tile's own order of dimensions leaves no choice of.
 _OTHER_ORDERS: Final = ("order", "split", "matrix")
@@ -52,20 +52,20 @@ def groups(block: Problem | Block) -> tuple[tuple[tuple[NamedTile, ...], Problem
     for group in (tuple(sorted(group, key=lambda t: (t.element_bits, -t.bytes))) for group in shared):
         problem, whole = block.problem(group[0]), _whole(group)
         accesses = tuple(
-            _access_in(access, tile, whole) for tile in group for access in block.problem(tile).accesses
+            access if alike(tile, whole) else replace(access, index=viewed_index(access.index, tile, whole))
+            for tile in group
+            for access in block.problem(tile).accesses
         )
         layout, published = problem.layout, problem.published
         if not alike(group[0], whole):  # what is in use is in other coordinates
-            layout, published = msgspec.structs.replace(layout, offset=None), None
+            layout, published = replace(layout, offset=None), None
         several_sizes = len({tile.bytes for tile in group}) > 1
         order_open = layout.order is None and not problem.is_dictated
         if several_sizes and side_by_side(block) and order_open:
             families = tuple(f for f in layout.families or FAMILIES if f not in _OTHER_ORDERS) or ("none",)
             order = tuple(range(len(whole.shape)))
-            layout = msgspec.structs.replace(layout, families=families, order=order)
-        problem = msgspec.structs.replace(
-            problem, tile=whole, accesses=accesses, layout=layout, published=published
-        )
+            layout = replace(layout, families=families, order=order)
+        problem = replace(problem, tile=whole, accesses=accesses, layout=layout, published=published)
         problems.append((group, problem))
     return tuple(problems)
 
@@ -113,15 +113,8 @@ def _fewer_rows(layout: Layout, shape: tuple[int, ...]) -> Layout:
     digits = list(layout.digits)
     for k, digit in enumerate(digits[:-1]):
         if digit.dim == 0 and digit.divide == slowest:
-            digits[k] = msgspec.structs.replace(digit, size=min(digit.size, -(-shape[0] // slowest)))
-    return msgspec.structs.replace(layout, shape=shape, digits=tuple(digits))
-
-
-def _access_in(access: Access, tile: Tile, onto: Tile) -> Access:
-    """An access to `tile` in the coordinates of `onto`."""
-    if alike(tile, onto):
-        return access
-    return msgspec.structs.replace(access, index=viewed_index(access.index, tile, onto))
+            digits[k] = replace(digit, size=min(digit.size, -(-shape[0] // slowest)))
+    return replace(layout, shape=shape, digits=tuple(digits))
 
 
 def alike(tile: Tile, onto: Tile) -> bool:

@@ -12,6 +12,7 @@ from layoutopt.problems.answer import AccessReport
 from layoutopt.problems.types import Access, Block, Problem, Tile
 
 _SHOWN: Final = 8  # entries of a table
+_FIRST: Final = ("name", "op", "bytes", "index", "for")  # fields of an access in a file
 _TABLE: Final = re.compile(r"\[([-\d\s,]+)\]")
 
 
@@ -89,7 +90,8 @@ def problem_text(data: Mapping[str, Any]) -> str:
     lines = []
     for key, value in data.items():
         if key == "accesses":
-            accesses = ",\n".join(f"  {json.dumps(_ordered(access), ensure_ascii=False)}" for access in value)
+            ordered = ({k: access[k] for k in _FIRST if k in access} | access for access in value)
+            accesses = ",\n".join(f"  {json.dumps(access, ensure_ascii=False)}" for access in ordered)
             lines.append(f' "accesses": [\n{accesses}\n ]')
         else:
             lines.append(f" {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}")
@@ -115,9 +117,3 @@ def tables(expressions: Iterable[str]) -> list[tuple[int, ...]]:
     """The tables in some expressions, each once."""
     texts = [match for expression in expressions for match in _TABLE.findall(expression)]
     return [tuple(map(int, text.split(","))) for text in dict.fromkeys(texts)]
-
-
-def _ordered(access: Mapping[str, Any]) -> dict[str, Any]:
-    first = ("name", "op", "bytes", "index", "for")
-    known = {key: access[key] for key in first if key in access}
-    return {**known, **{key: value for key, value in access.items() if key not in known}}

@@ -7,8 +7,8 @@ published JSON Schema is generated from them.
 import math
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
-import msgspec
 from msgspec import Meta, Struct, field
+from msgspec.structs import replace
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.operations import is_direct_load
@@ -475,7 +475,7 @@ class Block(Struct, frozen=True, forbid_unknown_fields=True, rename={"schema_": 
         if own.families and common.families:
             families = tuple(f for f in own.families if f in common.families)
         pitches = _given(own.pitch_multiple_bytes, common.pitch_multiple_bytes)
-        layout = msgspec.structs.replace(
+        layout = replace(
             own,
             families=families,
             minimise=self.layout.minimise,
@@ -505,4 +505,4 @@ P = TypeVar("P", bound=Problem | Block)
 
 def constrained(problem: P, **constraints: Any) -> P:
     """The same tiles and accesses under other constraints on the layout, by field of `Constraints`."""
-    return msgspec.structs.replace(problem, layout=msgspec.structs.replace(problem.layout, **constraints))
+    return replace(problem, layout=replace(problem.layout, **constraints))

@@ -15,14 +15,13 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from layoutopt.engine.witness import Instruction
 from layoutopt.ground.escape import script, xml, xml_text
 from layoutopt.hardware.devices import PhaseRule
 from layoutopt.problems.text import tile_text
 from layoutopt.report import palette
 from layoutopt.report.banks_text import default_colouring, summary
-from layoutopt.study.instruction import Instruction
-from layoutopt.study.picture import Shown
-from layoutopt.study.show import Views
+from layoutopt.study.show import Shown, Views
 
 # Lane accesses that a page holds, 4 bytes each before base64; an access beyond its share is cut short.
 MAX_LANE_ACCESSES: Final = 1 << 18

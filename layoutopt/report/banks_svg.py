@@ -13,8 +13,7 @@ from layoutopt.report.banks_text import (
     headline,
     summary,
 )
-from layoutopt.study.picture import Line, Picture, touched
-from layoutopt.study.show import Views
+from layoutopt.study.show import Line, Picture, Views, touched
 
 _CELL_HEIGHT = 18
 _CELL_WIDTH = 24  # at least

@@ -10,8 +10,7 @@ from layoutopt.ground.escape import terminal
 from layoutopt.problems.text import count_text, tile_text
 from layoutopt.report import palette
 from layoutopt.report.text import wrapped
-from layoutopt.study.picture import Cell, Picture, touched
-from layoutopt.study.show import Views
+from layoutopt.study.show import Cell, Picture, Views, touched
 
 MIN_WIDTH = 80
 _MARGIN = 8  # the byte offset of a line, and a space

@@ -14,28 +14,36 @@ from msgspec.structs import asdict, replace
 from layoutopt.accesses.free_lanes import free_accesses, naturally
 from layoutopt.accesses.lower import named_choices
 from layoutopt.engine.case import case_of, cases
-from layoutopt.engine.referee import CountedAccess
+from layoutopt.engine.estimate import estimate, why_no_estimate
+from layoutopt.engine.referee import CountedAccess, rounded_count
 from layoutopt.errors import ProblemFileError
-from layoutopt.expressions.grammar import to_text
+from layoutopt.expressions.grammar import Node, to_text
 from layoutopt.files.checks import fields_of
-from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget, current, spending, unhurried
 from layoutopt.ground.json_data import Versioned
 from layoutopt.hardware.devices import Device, counters
-from layoutopt.problems.answer import AccessReport, Estimate, Stages
+from layoutopt.layout.families import FAMILIES
+from layoutopt.layout.layout import Layout
+from layoutopt.problems.answer import AccessReport, Estimate, Result, Stages, Status
+from layoutopt.problems.objective import EXCESS_FIRST
 from layoutopt.problems.same_layout import groups, within_room
 from layoutopt.problems.target import target_of
-from layoutopt.problems.types import Block, Problem
+from layoutopt.problems.types import Block, Problem, constrained
+from layoutopt.search.block import solve
 from layoutopt.search.lanes import under_layout
 from layoutopt.search.packing import rounded_up
 from layoutopt.study import findings
+from layoutopt.study.comparison import Row, recommend
+from layoutopt.study.edits import is_large
 from layoutopt.study.findings import Finding
-from layoutopt.study.fix import estimate_of, fix
 from layoutopt.study.in_use import AnyLayout, InUse, in_use
+from layoutopt.study.rows import cost_fields
 
 # Share of the time in force for findings beyond errors, and for the estimate.
 _FINDINGS_SHARE: Final = 0.2
 _COUNTING_S: Final = 1.0  # seconds beside twice the time in force, to count what is known only at run time
+# Families of which the best is compared, too, when a layout in use is to be replaced.
+_SIMPLE: Final = (("none", "pad"), ("none", "order", "split"), ("none", "xor"))
 
 
 class AuditStatus(enum.StrEnum):
@@ -213,7 +221,75 @@ def _with_counters(used: InUse, access: CountedAccess, report: AccessReport) -> 
     return AuditedAccess(**asdict(report), counters=shown)
 
 
-# A block -----------------------------------------------------------------------------------------
+# What would mend it ----------------------------------------------------------------------------
+
+
+def estimate_of(used: InUse, layout: Layout | Node) -> Estimate | None:
+    """The estimate of a layout of the tile; None where there is none, or no time is left."""
+    case = used.case
+    if why_no_estimate(case) is not None or (current().spent and is_large(case, used.node)):
+        return None
+    return estimate(case, layout)
+
+
+def fix(used: InUse, cannot_hold: bool, estimate_in_use: Estimate | None) -> Finding | None:
+    """Advice to replace the layout in use, or to keep it; None where no layout has less excess or bytes.
+
+    Args:
+        used: the layout in use, which is compared with the best layout and the best of simple families.
+        cannot_hold: whether it cannot hold the tile at all.
+        estimate_in_use: its estimated time, if known.
+    """
+    problem = used.case.problem
+    allowed, cost = problem.layout.families, EXCESS_FIRST.key
+
+    def best_of(families: tuple[str, ...] | None) -> Result:
+        asked = constrained(problem, offset=None, families=families)
+        return solve(asked, target=used.case.device, time_limit=None)
+
+    best = best_of(allowed)
+    if best.layout is None:
+        return None
+    is_better = cost(best.weighted_excess or 0, best.bytes or 0) < cost(used.weighted_excess, used.size)
+    if not cannot_hold and not is_better:
+        return None
+    simple = [f for f in _SIMPLE if (allowed is None or {*f} <= {*allowed}) and not problem.is_dictated]
+    results = {r.offset or "": r for r in (best, *map(best_of, simple)) if r.layout is not None}
+    offset = to_text(used.node) if used.node is not None else "the table"
+    row = Row("in_use", "the layout in use", "given", offset=offset)
+    if cannot_hold:
+        row = replace(row, status=Status.INFEASIBLE, reason="it cannot hold the tile")
+    else:
+        costs = cost_fields(used.case, used.counts, used.size, used.alignment, estimate_in_use)
+        row = replace(row, **costs)
+    rows = [row, *(_result_row(used, result) for result in results.values())]
+    advice = recommend(rows, dictated=problem.is_dictated, no_estimate=why_no_estimate(used.case))
+    if advice is None:
+        return None
+    if advice.keep:
+        fastest = min(rows[1:], key=lambda row: row.time or 0.0)
+        return Finding("keep", advice.text, details={"cycles": rows[0].cycles, "fastest": fastest.offset})
+    chosen = results[advice.offset]
+    details = {"offset": chosen.offset, "family": chosen.family, "excess": chosen.excess}
+    details |= {"bytes": chosen.bytes, "saved_bytes": used.size - (chosen.bytes or 0)}
+    details |= {"saved_wavefronts": rounded_count(used.excess - (chosen.excess or 0))}
+    return Finding("fix", advice.text, details=details)
+
+
+def _result_row(used: InUse, result: Result) -> Row:
+    """A layout that `solve` found, as a row of a comparison with the layout in use."""
+    assert result.layout is not None
+    case, family = used.case, result.family or ""
+    title = next((f.title for f in FAMILIES if f.title and f.name == family), family)
+    row = Row(family, title, result.status, offset=result.offset)
+    estimated = estimate_of(used, result.layout)
+    with unhurried():
+        counts = case.count(case.table(result.layout))
+    costs = cost_fields(case, counts, result.bytes or 0, result.alignment_bytes or 1, estimated)
+    return replace(row, **costs)
+
+
+# A block ----------------------------------------------------------------------------------------
 
 
 def _block_audit(block: Block, gpu: Device, mend: bool) -> BlockAudit:
@@ -293,7 +369,10 @@ def _differing_layouts(block: Block, layouts: Mapping[str, InUse]) -> Iterator[F
     for tiles, _ in groups(block):
         if any(tile.name not in layouts for tile in tiles):
             continue
-        first, *others = (_byte_offsets(layouts[tile.name]) for tile in tiles)
+        first, *others = (  # the offset of each byte
+            (layouts[tile.name].table[:, None] + np.arange(tile.storage.element_bytes)).ravel()
+            for tile in tiles
+        )
         for tile, offsets in zip(tiles[1:], others, strict=True):
             count = min(len(first), len(offsets))
             differing = np.flatnonzero(first[:count] != offsets[:count])
@@ -304,9 +383,3 @@ def _differing_layouts(block: Block, layouts: Mapping[str, InUse]) -> Iterator[F
                     f"of their elements lies at {first[byte]:,} in one and at {offsets[byte]:,} in the other"
                 )
                 yield Finding("layouts_differ", text, details={"tiles": names, "byte": byte})
-
-
-def _byte_offsets(used: InUse) -> IntArray:
-    """The byte offset of each byte of the elements, row-major."""
-    offsets: IntArray = (used.table[:, None] + np.arange(used.case.lowered.tile.element_bytes)).ravel()
-    return offsets

@@ -28,9 +28,8 @@ from layoutopt.search.block import solve
 from layoutopt.search.fronts import Unit, own_alignment, plan_of, units_of
 from layoutopt.search.packing import pack, rounded_up
 from layoutopt.search.proposal import of_tile
-from layoutopt.study.advice import recommend
 from layoutopt.study.check import check
-from layoutopt.study.comparison import Comparison, Row, TileOfRow, room
+from layoutopt.study.comparison import Comparison, Row, TileOfRow, recommend, room
 from layoutopt.study.known import check_answer
 from layoutopt.study.rows import ALL, NOT_ALLOWED, TileRows
 

@@ -1,12 +1,35 @@
-"""What `compare` answers: a row for each family, and which to take."""
+"""What `compare` answers: a row for each family, and which of them to take.
 
-from typing import Any, Literal
+Least estimated time comes first. What takes as long, within what the estimate can tell apart, is ranked by
+what it costs to adopt: the layout in use, then its nearest edit, then the fewest bytes. Bytes count by
+themselves where they change the blocks on a multiprocessor, which is part of the time, or where a limit rules
+a row out. Where nothing is estimated, wavefronts stand in the place of time.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final, Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
 from layoutopt.ground.json_data import Versioned
 from layoutopt.hardware.occupancy import Occupancy
+from layoutopt.problems.answer import Status
 from layoutopt.problems.objective import EXCESS_FIRST
+from layoutopt.problems.text import count_text
+
+# Estimates that differ by less do not tell which layout is faster: three times their median error. A layout
+# in use is replaced only by one that is estimated faster by more, for one block alone and for as many as fit:
+# of the catalogue's 26 such replacements that an H200 timed (tests/data/h200_times.json), none took 2 % more
+# time either way.
+SAME_TIME: Final = 1.08
+# Pipelines are not deeper than this, so one more stage is then worth no word.
+_STAGES_THAT_MATTER: Final = 8
+# Of estimates of a full multiprocessor and of a block alone, as parts of the time: what tells them apart.
+_WORTH_A_WORD: Final = 0.1
+# The layout in use, what the author sees first; and what the reader would otherwise take.
+_IN_USE: Final = ("in_use", "published")
+_RIVALS: Final = ("pad", "interval", "xor", "none")
+_NO_TIME_LEFT: Final = "the time limit left no estimate of time"
 
 
 class RowAccess(Struct, frozen=True):
@@ -142,3 +165,146 @@ class Comparison(Versioned, frozen=True):
     measured_on: str | None = None
     not_counted: str | None = None
     schema_: Literal["layoutopt.comparison/1"] = "layoutopt.comparison/1"
+
+
+# Which row to take ------------------------------------------------------------------------------
+
+
+def recommend(
+    rows: Sequence[Row], *, dictated: bool = False, no_estimate: str | None = None
+) -> Recommendation | None:
+    """The row to take, and why; None where no row has a layout.
+
+    Args:
+        rows: the best of each family; the layout in use or the published one, if there is one, among them.
+        dictated: the hardware dictates the layout: its wavefronts, bytes and instructions decide.
+        no_estimate: why no time is estimated, where none is.
+    """
+    usable = [row for row in rows if row.wavefronts is not None]
+    used = next((row for family in _IN_USE for row in rows if row.family == family), None)
+    if not usable:
+        return None
+    if dictated:  # no estimate knows what the hardware does by itself
+        taken = min(usable, key=lambda row: (*row.rank, row is not used))
+        why = "; no layout that the hardware knows has fewer wavefronts, bytes, or boxes and instructions "
+        text = _text_to_keep(taken, f"{why}of the hardware")
+        text = text if taken is used else _text_to_replace(taken, used, rows)
+        return Recommendation(taken.family, taken.offset or "", text, taken is used)
+    usable_used = used if used is not None and used.wavefronts is not None else None
+    timed = [row for row in usable if row.time is not None]
+    doubt = ""
+    if no_estimate is not None:
+        doubt = f"; no time is estimated, as {no_estimate}, so wavefronts decide"
+    elif not timed or (usable_used is not None and usable_used.time is None):
+        doubt = f"; {_NO_TIME_LEFT}, so wavefronts decide"
+    elif len(timed) < len(usable):
+        doubt, usable = f"; for {count_text(len(usable) - len(timed), 'other row')}, {_NO_TIME_LEFT}", timed
+    if usable_used is not None:
+        faster = [row for row in usable if _clearly_faster(row, usable_used)]
+        if not faster:
+            text = _text_to_keep(usable_used, _why_keep(usable_used, min(usable, key=_time)))
+            return Recommendation(usable_used.family, usable_used.offset or "", text + doubt, True)
+    candidates = usable if usable_used is None else faster
+    least = min(map(_time, candidates))
+    as_fast = (row for row in candidates if _time(row) <= SAME_TIME * least)
+    taken = min(as_fast, key=lambda row: _adoption_cost(row, used))
+    text = _text_to_replace(taken, used, usable)
+    return Recommendation(taken.family, taken.offset or "", text + doubt, False)
+
+
+def _clearly_faster(row: Row, used: Row) -> bool:
+    """Whether a row is estimated faster than the layout in use by more than the estimate's error.
+
+    A row with more wavefronts never is: they are counted exactly, the time of instructions is not. Without
+    estimates, fewer wavefronts are faster.
+    """
+    saved = (used.weighted_wavefronts or 0.0) - (row.weighted_wavefronts or 0.0)
+    if row.time is None or used.time is None:
+        return saved > 0
+    # For as many blocks as fit, and for one block alone.
+    pairs = (row.time, used.time), (row.cycles, used.cycles)
+    return saved >= 0 and all(a is not None and b is not None and a * SAME_TIME < b for a, b in pairs)
+
+
+def _time(row: Row) -> float:
+    """Estimated cycles of a multiprocessor; the weighted wavefronts where there is no estimate."""
+    return row.time if row.time is not None else row.weighted_wavefronts or 0.0
+
+
+def _adoption_cost(row: Row, used: Row | None) -> tuple[float, ...]:
+    """Sorting key of rows that take as long: the nearest edit first, then what has no conflicts.
+
+    A pad in the place of the layout in use changes a declaration alone; `layoutopt fix` prefers it, too.
+    """
+    wavefronts, by_hardware = row.weighted_wavefronts or 0.0, row.by_hardware or 0
+    costs = row.bytes or 0, wavefronts, by_hardware, row.instructions or 0
+    changes_declaration = row.family == "pad" and used is not None and not row.excess
+    return (row.family != "edit", not changes_declaration, bool(row.excess), *costs)
+
+
+# Words -------------------------------------------------------------------------------------------
+
+
+def _text_to_keep(row: Row, reason: str) -> str:
+    return f"leave it as it is: {_figures(row)}{reason}"
+
+
+def _why_keep(row: Row, fastest: Row) -> str:
+    if row.cycles is None:
+        return ", and no row has fewer wavefronts"
+    text = f", an estimated {row.cycles:,.0f} cycles a pass"
+    if fastest.offset == row.offset or fastest.cycles is None:
+        return f"{text}, and no row is estimated faster"
+    return f"{text}; {fastest.title} ({fastest.cycles:,.0f} cycles) is not clearly faster"
+
+
+def _text_to_replace(row: Row, used: Row | None, rows: Sequence[Row]) -> str:
+    """The row to take, and how it differs from the layout in use, else from the usual choice (`_RIVALS`)."""
+    others = {r.family: r for r in rows if r.wavefronts is not None and r.offset != row.offset}
+    rival = used or next((others[family] for family in (*_RIVALS, *others) if family in others), None)
+    title = f"the {row.title}" if row.title.startswith("best ") else row.title
+    text = f"{row.edit or f'take {title}'}: {_figures(row)}"
+    if rival is not None and rival.wavefronts is None:
+        text += f"; {rival.title} is no layout of this tile: {rival.reason}"
+    elif rival is not None:
+        text += f"; against {rival.title}: {', '.join(_differences(row, rival))}"
+    return text + (" (found, not proved best)" if row.status == Status.FEASIBLE else "")
+
+
+def _figures(row: Row) -> str:
+    conflicts = "no bank conflicts" if not row.excess else count_text(row.excess, "excess wavefront")
+    return f"{row.offset} has {conflicts} in {row.bytes:,} bytes"
+
+
+def _differences(row: Row, other: Row) -> list[str]:
+    """What a row costs more and less than another one, most important first, such as `12 more bytes`."""
+    texts = []
+    if row.time is not None and other.time:
+        change = row.time / other.time - 1
+        text = f"{abs(change):.0%} {'more' if change > 0 else 'less'} estimated time"
+        if row.blocks_per_sm is not None and row.cycles is not None and other.cycles:
+            alone = 1 - row.cycles / other.cycles
+            if abs(alone + change) > _WORTH_A_WORD:
+                text += f" with {count_text(row.blocks_per_sm, 'block')} per SM ({alone:.0%} for one alone)"
+        texts.append("about the same estimated time" if abs(change) < SAME_TIME - 1 else text)
+    wavefronts = difference((row.wavefronts or 0) - (other.wavefronts or 0), "wavefront")
+    texts.append(f"{wavefronts} a block" if wavefronts else "same wavefronts")
+    texts.append(difference((row.bytes or 0) - (other.bytes or 0), "byte") or "same bytes")
+    if row.blocks_per_sm is not None and other.blocks_per_sm is not None:
+        blocks = difference(row.blocks_per_sm - other.blocks_per_sm, "block")
+        both = f" per SM ({row.blocks_per_sm}, not {other.blocks_per_sm})"
+        same = f"same {count_text(row.blocks_per_sm, 'block')} per SM (limited by {row.limited_by})"
+        texts.append(blocks + both if blocks else same)
+    if (row.pipeline_stages or 0) <= _STAGES_THAT_MATTER:
+        stages = (row.pipeline_stages or 0) - (other.pipeline_stages or 0)
+        texts.append(difference(stages, "pipeline stage"))
+    if by_hardware := difference((row.by_hardware or 0) - (other.by_hardware or 0), "instruction"):
+        texts.append(f"{by_hardware} of the hardware")
+    if row.instructions is not None and other.instructions is not None:
+        texts.append(difference(row.instructions - other.instructions, "index instruction"))
+    return [text for text in texts if text]
+
+
+def difference(value: float, noun: str) -> str:
+    """`12 more bytes`, `1 fewer byte`; empty for no difference."""
+    return count_text(abs(value), f"{'more' if value > 0 else 'fewer'} {noun}") if value else ""

@@ -13,7 +13,7 @@ of its own: `compare` has the best of each.
 import itertools
 import math
 from collections.abc import Iterator, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec import Struct
 
@@ -53,8 +53,13 @@ def edits(node: Node, period: int) -> Iterator[Edit]:
         node: element offset over x0, x1, ...
         period: elements after which the banks repeat.
     """
-    constants = list(_changeable(node))[:_MAX_CONSTANTS]
-    factors = {constant.path: constant.value for constant in constants if constant.symbol == "*"}
+    constants = [  # that are positive, and a factor, a divisor or a modulus
+        (path, symbol, arg.value)
+        for path, symbol, arg in operands(node)
+        if isinstance(arg, Const) and arg.value > 0
+        if symbol == "*" or (symbol in ("//", "%") and path[-1] == 1)
+    ][:_MAX_CONSTANTS]
+    factors = {path: value for path, symbol, value in constants if symbol == "*"}
     for stride in sorted(set(factors.values())):
         for other in range(max(1, stride - period), stride + period + 1):
             if other != stride:
@@ -93,22 +98,6 @@ def operands(node: Node, path: Path = ()) -> Iterator[tuple[Path, str, Node]]:
         for k, arg in enumerate(node.args):
             yield (*path, k), node.symbol, arg
             yield from operands(arg, (*path, k))
-
-
-class _Constant(NamedTuple):
-    """A constant of a formula: its place, the operator that it is an operand of, and its value."""
-
-    path: Path
-    symbol: str
-    value: int
-
-
-def _changeable(node: Node) -> Iterator[_Constant]:
-    """Every positive constant that is a factor, a divisor or a modulus."""
-    for path, symbol, arg in operands(node):
-        is_one = symbol == "*" or (symbol in ("//", "%") and path[-1] == 1)
-        if is_one and isinstance(arg, Const) and arg.value > 0:
-            yield _Constant(path, symbol, arg.value)
 
 
 def _with_constants(node: Node, values: Mapping[Path, int]) -> Node:

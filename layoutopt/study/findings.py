@@ -7,13 +7,12 @@ from typing import Any, Final
 import numpy as np
 from msgspec import Struct
 
-from layoutopt.engine.witness import worst_instruction
+from layoutopt.engine.witness import Instruction, place_text, worst_instruction
 from layoutopt.errors import LayoutError
 from layoutopt.expressions.grammar import Const
 from layoutopt.ground.budget import current
 from layoutopt.study.edits import changed_at, operands
 from layoutopt.study.in_use import InUse
-from layoutopt.study.instruction import Instruction, place_text
 
 _QUICK: Final = 1 << 17  # elements whose offsets are computed at once
 _MOST_SHOWN: Final = 8  # lanes of a conflict
@@ -74,9 +73,7 @@ def _vector_errors(used: InUse, number: int) -> Iterator[Finding]:
     """Vectors of an access that are misaligned, or torn (their elements do not follow one another)."""
     access, element_bytes = used.case.lanes.accesses[number], used.case.lowered.tile.element_bytes
     width, offsets = access.operation.width_bytes, used.table[access.starts]
-    torn = np.zeros(len(offsets), bool)
-    for k in range(1, access.width_elements):
-        torn |= used.table[access.starts + k] != offsets + k * element_bytes
+    torn = (np.diff(used.table[access.vectors]) != element_bytes).any(axis=1)
     for kind, bad in (("misaligned", offsets % width != 0), ("torn", torn)):
         if not bad.any():
             continue

@@ -1,7 +1,7 @@
 """A layout that somebody already uses: where it puts every element."""
 
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ from layoutopt.engine.by_hardware import check_direct_loads, descriptors
 from layoutopt.engine.case import Case
 from layoutopt.engine.conflicts import Counts
 from layoutopt.engine.referee import rounded_count
+from layoutopt.engine.witness import place_text
 from layoutopt.errors import ExpressionError, LayoutError, ProblemFileError
 from layoutopt.expressions.grammar import Node
 from layoutopt.ground.arrays import IntArray
@@ -19,23 +20,15 @@ from layoutopt.ground.json_data import named_by
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import AccessReport, Result
 from layoutopt.problems.types import Problem
-from layoutopt.study.instruction import place_text
 
 AnyLayout = str | Layout | Result | npt.NDArray[np.integer[Any]]
 
 
-class OffsetField(NamedTuple):
-    """A field of a problem file that holds an offset formula, and its text."""
-
-    field: str
-    text: str
-
-
-def formula_in_use(problem: Problem) -> OffsetField | None:
-    """`layout.offset`, else `published.offset`; None where the file has neither."""
+def formula_in_use(problem: Problem) -> tuple[str, str] | None:
+    """The field and the text of `layout.offset`, else `published.offset`; None where the file has neither."""
     if problem.layout.offset is not None:
-        return OffsetField("layout.offset", problem.layout.offset)
-    return OffsetField("published.offset", problem.published.offset) if problem.published else None
+        return "layout.offset", problem.layout.offset
+    return ("published.offset", problem.published.offset) if problem.published else None
 
 
 def node_in_use(problem: Problem) -> Node | None:
@@ -47,8 +40,9 @@ def node_in_use(problem: Problem) -> Node | None:
     formula = formula_in_use(problem)
     if formula is None:
         return None
-    with named_by(formula.field):
-        return offset_formula(formula.text, problem.tile)
+    field, text = formula
+    with named_by(field):
+        return offset_formula(text, problem.tile)
 
 
 class InUse(Struct, frozen=True, dict=True):

@@ -1,15 +1,20 @@
-"""Launches of kernels, checked: what each does to shared memory and what would mend it, the worst first."""
+"""Launches of kernels, checked: what each does to shared memory and what would mend it, the worst first.
+
+What bank conflicts there may be is in a baseline file, which `check --update-baseline` wrote.
+"""
 
 import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from layoutopt.errors import LayoutoptError, ProblemFileError
 from layoutopt.files.file import tile_from_data
+from layoutopt.ground import json_data
 from layoutopt.ground.budget import Budget, OutOfTime, spending
 from layoutopt.ground.json_data import Versioned
 from layoutopt.ground.log import LOG, Progress
@@ -20,10 +25,12 @@ from layoutopt.kernels.machine.counts import Evaluation
 from layoutopt.kernels.machine.launch import Launch
 from layoutopt.kernels.question.arrays import UsedArray, moved_by_itself, used_arrays
 from layoutopt.kernels.question.problem_data import array_problem
-from layoutopt.kernels.question.summary import KernelReport, given_by, summary
+from layoutopt.kernels.question.summary import KernelAccess, KernelReport, given_by, summary
 from layoutopt.problems.types import Problem
 from layoutopt.study.check import Audit, check
-from layoutopt.study.hints import other_instructions
+from layoutopt.study.solve import other_instructions
+
+MAX_BYTES: Final = 64 << 20  # of a baseline
 
 
 class CheckedLaunch(Struct, frozen=True):
@@ -295,3 +302,60 @@ def _fix_fields(audit: Audit) -> dict[str, Any]:
     if not audit.excess:
         return {"message": "no fix is sought: its first block has no conflicts"}
     return {"message": "no layout with fewer conflicts was found"}
+
+
+# Baselines -----------------------------------------------------------------------------------------
+
+
+class Baseline(Versioned, frozen=True, forbid_unknown_fields=True):
+    """Bank conflicts of one launch, by kernel, its shape, array and operation; lines of sources move."""
+
+    bank_conflicts: dict[str, int]
+    schema_: Literal["layoutopt.baseline/1"] = "layoutopt.baseline/1"
+
+
+def baseline_of(application: Application) -> Baseline:
+    """Bank conflicts by kernel, block, grid, array and op; the most of launches that differ in arguments."""
+    most: dict[str, int] = {}
+    for kernel in application.kernels:
+        if (report := kernel.report) is None:
+            continue
+        conflicts: dict[str, int] = {}  # of this launch
+        for access in report.accesses:
+            if access.bank_conflicts:
+                key = _key(report, access)
+                conflicts[key] = conflicts.get(key, 0) + access.bank_conflicts
+        for key, count in conflicts.items():
+            most[key] = max(count, most.get(key, 0))
+    return Baseline(dict(sorted(most.items())))
+
+
+def _key(report: KernelReport, access: KernelAccess) -> str:
+    shape = " ".join(",".join(map(str, sizes)) for sizes in (report.block, report.grid))
+    return f"{report.title} {shape} {access.array or '?'} {access.op}"
+
+
+def read_baseline(data: bytes) -> Baseline:
+    """The baseline that a file holds.
+
+    Raises:
+        ProblemFileError: it holds something else.
+    """
+    return json_data.convert(json_data.parse(data), Baseline)
+
+
+def worse(application: Application, baseline: Baseline) -> dict[str, tuple[int, int]]:
+    """Bank conflicts in the baseline and now, of every key of `baseline_of` that has more now."""
+    now, before = baseline_of(application).bank_conflicts, baseline.bank_conflicts
+    return {key: (before.get(key, 0), n) for key, n in now.items() if n > before.get(key, 0)}
+
+
+def only(found: Application, keys: Collection[str]) -> Application:
+    """The same launches with the accesses of these keys of a baseline alone."""
+    kernels = []
+    for kernel in found.kernels:
+        if (report := kernel.report) is not None:
+            accesses = tuple(access for access in report.accesses if _key(report, access) in keys)
+            kernel = replace(kernel, report=replace(report, accesses=accesses))
+        kernels.append(kernel)
+    return replace(found, kernels=tuple(kernels))

@@ -7,7 +7,7 @@ from typing import Final
 
 from layoutopt.engine.case import Case
 from layoutopt.engine.run_time_values import ChoiceTrace
-from layoutopt.engine.witness import Served
+from layoutopt.engine.witness import Instruction, Served
 from layoutopt.errors import LayoutError
 from layoutopt.expressions.grammar import Node, to_text
 from layoutopt.ground.arrays import IntArray
@@ -15,7 +15,6 @@ from layoutopt.layout.families import without_each_part
 from layoutopt.layout.layout import Layout, row_major
 from layoutopt.problems.answer import Result
 from layoutopt.problems.text import listed
-from layoutopt.study.instruction import Instruction
 
 _MOST_SHOWN: Final = 8  # wavefronts drawn of one phase
 

@@ -13,13 +13,13 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from layoutopt.accesses.instructions import with_given_instructions
-from layoutopt.accesses.lower import offset_formula, over_elements
+from layoutopt.accesses.lower import offset_formula
 from layoutopt.engine.by_hardware import descriptors
 from layoutopt.engine.case import Case
 from layoutopt.engine.conflicts import Counts
 from layoutopt.engine.estimate import block_occupancy, estimate, why_no_estimate
 from layoutopt.engine.referee import rounded_count
-from layoutopt.engine.witness import worst_instruction
+from layoutopt.engine.witness import Instruction, worst_instruction
 from layoutopt.errors import LayoutError
 from layoutopt.expressions.grammar import Node, to_text
 from layoutopt.expressions.simplify import operations
@@ -28,7 +28,7 @@ from layoutopt.ground.budget import Budget, spending
 from layoutopt.ground.json_data import named_by
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.families import Family, comparison_rows
-from layoutopt.layout.formula import element_expression, has_xor, offset_expression
+from layoutopt.layout.formula import element_expression, has_xor
 from layoutopt.layout.layout import Layout
 from layoutopt.model.space import space_of
 from layoutopt.problems.answer import Estimate, Result, Status
@@ -40,7 +40,6 @@ from layoutopt.search.solve import solve_cases
 from layoutopt.study.comparison import Row, RowAccess, room
 from layoutopt.study.edits import nearest_edit, strides_of
 from layoutopt.study.in_use import node_in_use
-from layoutopt.study.instruction import Instruction
 from layoutopt.study.known import solved
 
 ALL: Final = "all"
@@ -158,7 +157,8 @@ class TileRows:
             if candidate in (best_of[name], fewest_of[name]):
                 mode = name.partition(",")[0]
                 family = mode if mode not in [row.family for row in rows] else title
-                rows.append(self._costed(Row(family, title, Status.OPTIMAL, label=name), candidate.layout))
+                row = Row(family, title, Status.OPTIMAL, label=name)
+                rows.append(self._costed(row, self.case.as_elements(candidate.layout)))
         return [*rows, self._result_row(ALL, "everything", self.everything, self.seconds)]
 
     def _family_row(self, name: str, families: tuple[Family, ...]) -> Row:
@@ -166,7 +166,7 @@ class TileRows:
         if name == "none" and self.case.view is not None:  # the vectors say which dimension runs fastest
             families = tuple(replace(f, title="dense, no pad") for f in families)
         title = families[0].title
-        allowed = [f for f in families if {*f.allowed_by} <= {*self.allowed, "none"}]
+        allowed = [f for f in families if {*(f.special_case_of or (f.name,))} <= {*self.allowed, "none"}]
         if not allowed or (allowed[0].orders and self.problem.layout.order is not None):
             return Row(name, title, Status.INFEASIBLE, NOT_ALLOWED)
         names = {name for family in allowed for name in (*family.beside, family.name)}
@@ -180,7 +180,7 @@ class TileRows:
     def _result_row(self, family: str, title: str, result: Result, seconds: float = 0.0) -> Row:
         """The row of an answer of `solve`, without an estimate."""
         row = Row(family, title, result.status, result.reason, seconds=seconds, label=result.family or "")
-        return row if result.layout is None else self._costed(row, self.case.as_bytes(result.layout))
+        return row if result.layout is None else self._costed(row, result.layout)
 
     def _counted_row(self, name: str, family: Family, searched: tuple[str, ...]) -> Row:
         """The row `name`: the best layout of a family so small that every layout of it is counted.
@@ -207,7 +207,7 @@ class TileRows:
         label = family.label(found) + (" (in bytes)" if case.problem.tile.packed > 1 else "")
         status = Status.FEASIBLE if out_of_time else Status.OPTIMAL
         row = Row(name, family.title, status, out_of_time, label=label, seconds=seconds)
-        return self._costed(row, case.as_bytes(case.as_elements(found)))
+        return self._costed(row, case.as_elements(found))
 
     def _rows_in_use(self) -> Iterator[Row]:
         """The layout in use and the published one, where the file has them."""
@@ -256,12 +256,12 @@ class TileRows:
 
         Args:
             row: who the layout belongs to.
-            layout: a layout over bytes, or a formula over elements.
+            layout: a layout, or a formula, over elements.
             declared: bytes of the array where a formula is declared; of a layout, its own count.
         """
         case, allowed = self.case, self.problem.layout
         if isinstance(layout, Layout):
-            formula = over_elements(offset_expression(layout), case.problem.tile)
+            formula = element_expression(layout)
             declared, swizzled = layout.declared_bytes, bool(layout.swizzle)
         else:
             formula, swizzled = layout, has_xor(layout)

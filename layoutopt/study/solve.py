@@ -1,16 +1,51 @@
-"""`layoutopt.solve`: the search, and what is said beside its answer, in one time limit."""
+"""`layoutopt.solve`: the search, and what is said beside its answer, in one time limit.
 
-from typing import Unpack, overload
+Beside an answer stand its estimate, what is faster, and what would leave fewer conflicts.
 
-from layoutopt.ground.budget import DEFAULT_SECONDS, deadline
+An XOR in no more bytes costs instructions that a pad does not. Where bytes buy nothing, blocks on a
+multiprocessor the same, the answer of the search is not what a kernel wants, and it says so.
+
+A file fixes more than a kernel needs: the width of an access, its instruction, which thread moves what. Where
+conflicts remain, each is asked about in turn, until one leaves fewer wavefronts; the line says what to write
+into the file.
+"""
+
+import bisect
+import itertools
+from collections.abc import Iterator
+from typing import Final, Unpack, overload
+
+import numpy as np
+from msgspec.structs import replace
+
+from layoutopt.engine.case import Case, case_of, case_of_result
+from layoutopt.engine.estimate import block_occupancy, why_no_estimate
+from layoutopt.ground.budget import DEFAULT_SECONDS, Budget, OutOfTime, deadline, spending, unhurried
 from layoutopt.ground.interrupt import interruptibly
-from layoutopt.ground.log import Progress
-from layoutopt.hardware.devices import Device
-from layoutopt.problems.answer import Arrangement, Method, Result
+from layoutopt.ground.log import LOG, Progress
+from layoutopt.hardware.devices import Device, device
+from layoutopt.problems.answer import Arrangement, FasterLayout, Method, Result
 from layoutopt.problems.target import target_of
-from layoutopt.problems.types import Block, Problem
+from layoutopt.problems.types import FAMILIES, Block, Problem
 from layoutopt.search import block
-from layoutopt.study.hints import with_faster
+from layoutopt.search.proposal import Ask
+from layoutopt.search.solve import estimated, solve_cases
+from layoutopt.search.verify import Answer
+from layoutopt.study.comparison import difference
+from layoutopt.study.relaxations import Relaxations
+
+# Of the time left after the search, and effort at most, for estimates and what is faster.
+_SHARE, _MOST_EFFORT = 0.2, 0.1
+_WIDEST: Final = 16  # bytes of an access
+_NO_BLOCK_BYTES: Final = 1 << 30  # of shared memory has no block
+_PADS: Final = ("none", "order", "pad")
+# Estimates of equal wavefronts differ by their instructions alone, so that less tells them apart.
+_FASTER: Final = 1.005
+# What to type to be rid of a constraint.
+_CONSTRAINTS: Final = {
+    "families": "leave out --families or layout.families; ",
+    "max_bytes": "raise --max-bytes or layout.max_bytes; ",
+}
 
 
 class Options(block.Options, total=False):
@@ -68,3 +103,159 @@ def solve(
 
     with deadline(time_limit) as budget:
         return interruptibly(work, budget)
+
+
+# What is estimated, and faster ----------------------------------------------------------------------
+
+
+def with_faster(
+    problem: Problem | Block, answer: Result | Arrangement, gpu: Device, left: float | None
+) -> Result | Arrangement:
+    """The answer with its estimate, hints, and a padded layout if one is estimated faster.
+
+    An answer of several tiles or with an estimate stays as it is, as does any where no time is left.
+
+    Args:
+        problem: what was solved.
+        answer: its answer.
+        gpu: the device.
+        left: seconds that the search left, of which a share is used; None for no limit.
+    """
+    budget = Budget(_SHARE * (DEFAULT_SECONDS if left is None else left)).portion(1, _MOST_EFFORT)
+    if isinstance(problem, Block) or isinstance(answer, Arrangement) or answer.estimate is not None:
+        return answer
+    if answer.layout is None or budget.spent:
+        return answer
+    with unhurried():
+        case = case_of_result(problem, gpu, answer)
+    answer = replace(answer, hints=(*answer.hints, *_unwritten_reads(case)))
+    if (why := why_no_estimate(case)) is not None:
+        hints = () if case.chooses else (f"no time is estimated, as {why}",)
+        return replace(answer, hints=(*answer.hints, *hints))
+    if problem.layout.objective.time_first:
+        return answer
+    answer = estimated(Answer(case, answer)).result
+    allowed = tuple(f for f in _PADS if f in (problem.layout.families or FAMILIES))
+    # Of a layout with pads, the search among pads would find the same again.
+    if problem.is_dictated or "pad" not in allowed or answer.family in _PADS or budget.spent:
+        return answer
+    try:
+        with spending(budget):
+            constraints = replace(
+                problem.layout, families=allowed, minimise="excess", max_bytes=_most_bytes(case, answer)
+            )
+            padded = solve_cases([case.constrained(constraints)], Ask(every_layout=False))
+    except OutOfTime:
+        return answer
+    if padded.layout is None or padded.offset == answer.offset:
+        return answer
+    return replace(answer, faster=_faster_hint(answer, estimated(Answer(case, padded)).result))
+
+
+def _most_bytes(case: Case, answer: Result) -> int | None:
+    """The largest layout with which as many blocks fit a multiprocessor as with the answer, in bytes.
+
+    The file's limit, or None for none, where the number of blocks is not known.
+    """
+    limit, blocks = case.asked.layout.max_bytes, answer.estimate and answer.estimate.blocks_per_sm
+    if not blocks:
+        return limit
+
+    def fewer_fit(size: int) -> bool:
+        fits = block_occupancy(case, size, 1)
+        return fits is None or fits.blocks < blocks
+
+    most = bisect.bisect_left(range(_NO_BLOCK_BYTES), True, key=fewer_fit) - 1
+    return most if limit is None else min(limit, most)
+
+
+def _unwritten_reads(case: Case) -> Iterator[str]:
+    """A hint for each access that reads elements which none writes, where some write: a loop may be short."""
+    accesses, shape = case.lanes.accesses, case.lowered.tile.shape
+    if case.chooses or any(access.operation.does.by_itself for access in accesses):
+        return
+    written = np.zeros(shape, bool).ravel()
+    for access in accesses:
+        if not access.operation.is_read:
+            written[access.vectors] = True
+    for access in accesses if written.any() else ():
+        elements = access.vectors.ravel()
+        unwritten = elements[~written[elements]]
+        if access.operation.is_read and unwritten.size:
+            coordinates = [int(x) for x in np.unravel_index(unwritten[0], shape)]
+            are_the_files = case.view is None and shape == case.problem.tile.shape
+            example = f", such as {coordinates}" if are_the_files else ""
+            yield f"`{access.name}` reads elements that no access writes{example}: is a loop too short?"
+
+
+def _faster_hint(result: Result, other: Result) -> FasterLayout | None:
+    """The other layout as a hint; None unless it is clearly faster and as many blocks fit."""
+    old, new = result.estimate, other.estimate
+    if old is None or new is None or (new.blocks_per_sm or 0) < (old.blocks_per_sm or 0):
+        return None
+    if new.cycles * _FASTER > old.cycles or new.time * _FASTER > old.time:
+        return None
+    differences = (
+        f"{1 - new.cycles / old.cycles:.1%} faster",
+        difference((other.bytes or 0) - (result.bytes or 0), "byte"),
+        difference(new.instructions - old.instructions, "index instruction"),
+        difference((other.excess or 0) - (result.excess or 0), "wavefront"),
+    )
+    text = f"{other.offset}: {', '.join(filter(None, differences))}; --minimise time is as fast"
+    return FasterLayout(other.offset or "", other.bytes or 0, new.cycles, text)
+
+
+# What would leave fewer conflicts --------------------------------------------------------------
+
+
+def with_hints(
+    problem: Problem | Block,
+    answer: Result | Arrangement,
+    gpu: Device,
+    *,
+    progress: Progress = LOG.debug,
+) -> Result | Arrangement:
+    """The answer; where its layout has conflicts, with hints on what to change in the file to have fewer.
+
+    They name the constraints in the way, and the first choice left to the solver that helps. There are none
+    where the solver chose widths or lanes already, values are known only at run time, or the hardware
+    dictates the layout, and none for several tiles.
+
+    Args:
+        problem: what was solved.
+        answer: its answer.
+        gpu: the device.
+        progress: called with a line of text before that starts.
+    """
+    if isinstance(problem, Block) or isinstance(answer, Arrangement):
+        return answer
+    chosen = problem.is_free or any(a.any or isinstance(a.bytes, tuple) for a in problem.accesses)
+    if answer.layout is None or not answer.excess or problem.is_dictated or chosen:
+        return answer
+    progress("conflicts remain; what would leave fewer")
+    try:
+        relaxations = Relaxations(case_of(problem, gpu))
+        helpful = [*relaxations.looser_constraints(), *itertools.islice(relaxations.choices(answer), 1)]
+    except OutOfTime:
+        return answer
+    hints = (f"{_CONSTRAINTS.get(relaxation.kind, '')}{relaxation.message}" for relaxation in helpful)
+    return replace(answer, hints=(*answer.hints, *hints))
+
+
+def other_instructions(problem: Problem) -> str | None:
+    """A hint to move the elements of a loop of narrow accesses by other instructions; None where none helps.
+
+    It gives wavefronts and a thread's instructions before and after, each under its own best layout.
+    """
+    narrow = [a for a in problem.accesses if a.loops and isinstance(a.bytes, int) and a.bytes < _WIDEST]
+    if not narrow:
+        return None
+    try:
+        gpu = device(problem.target)
+        best = block.solve(problem, target=gpu, time_limit=None)
+        if best.layout is None:
+            return None
+        found = Relaxations(case_of(problem, gpu)).instructions(best.layout)
+        return next((relaxation.message for relaxation in found), None)
+    except OutOfTime:
+        return None

@@ -219,7 +219,7 @@ def fix(code: Code, program: Program, request: Request, search: Budget | None = 
         arrays.append(FixedArray("shared memory", None, why, 0, 0))
     changed = {name: data for name, data in now.files.items() if data != first.files[name]}
     race = _race_on_gpu(first, now, request.driver) if changed and request.driver is not None else None
-    unknown_bytes = _output_difference(first, now).unknown
+    _, unknown_bytes = _output_difference(first, now)
     return SourceFix(changed, tuple(arrays), first, now, unknown_bytes, race, search.stopped)
 
 
@@ -451,7 +451,8 @@ class _ArrayFix(NamedTuple):
         arrays = self._moved_arrays(before, after, plan)
         if (name := first_astray(now.footprint, version.footprint, arrays)) is not None:
             yield f"threads reach other bytes of {name}"
-        if _output_difference(now, version).different:
+        different_bytes, _ = _output_difference(now, version)
+        if different_bytes:
             yield "the block writes other bytes to global memory"
         yield from self._objections_of_instances(plan, version)
         if request.driver is not None:
@@ -530,18 +531,11 @@ def _template_types(kernel: Listed | Program) -> str:
     return re.sub(r"(\(\w+\))?\b\d+\b", "", kernel.title).partition("(")[0]
 
 
-class _Difference(NamedTuple):
-    """Bytes of global memory: those that differ, and those of which that is not known."""
-
-    different: int
-    unknown: int
-
-
-def _output_difference(before: Version, after: Version) -> _Difference:
-    """How the first blocks of two versions leave global memory."""
+def _output_difference(before: Version, after: Version) -> tuple[int, int]:
+    """Bytes of global memory that the first blocks leave otherwise, and those of which that is not known."""
     later = after.followed.memory
     counts = [memory.differs(later[base]) for base, memory in before.followed.memory.items()]
-    return _Difference(sum(different for different, _ in counts), sum(unknown for _, unknown in counts))
+    return sum(different for different, _ in counts), sum(unknown for _, unknown in counts)
 
 
 def _diff(name: str, before: bytes, after: bytes) -> str:

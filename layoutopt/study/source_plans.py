@@ -29,7 +29,7 @@ from layoutopt.kernels.question.arrays import UsedArray, used_arrays
 from layoutopt.kernels.question.problem_data import array_problem, lane_steps
 from layoutopt.kernels.read.declarations import base_name, demangled
 from layoutopt.kernels.read.files import DEFAULT_TARGET, Listed, kernels, macros
-from layoutopt.kernels.read.source import Macro, Source, Variable, enclosing
+from layoutopt.kernels.read.source import Source, Variable, enclosing
 from layoutopt.kernels.read.values import Values
 from layoutopt.problems.types import constrained
 from layoutopt.search.block import solve
@@ -120,7 +120,12 @@ def declaration(source: Source, array: Array, program: Program) -> Variable:
         owners = demangled(array.symbol)
         variables = [v for v in variables if v.function is not None and _owns(v, owners)] or variables
     in_kernel = [v for v in variables if v.function and v.file.function_name(v.function) == kernel]
-    macros = [f"{m.name} ({m.file.place(m.node)})" for f in source.files for m in f.macros if _declares(m)]
+    macros = [
+        f"{macro.name} ({file.place(macro.node)})"
+        for file in source.files
+        for macro in file.macros
+        if b"__shared__" in file.data[slice(*macro.value)]
+    ]
     if macros and not in_kernel:
         variables = [v for v in variables if v.function is None or not v.file.is_kernel(v.function)]
     variables = in_kernel or variables
@@ -133,11 +138,6 @@ def declaration(source: Source, array: Array, program: Program) -> Variable:
         what = "extern __shared__ declaration" if is_dynamic else f"declaration of {array.name}"
         raise ProblemFileError(array.name, f"expected one {what} in the source, got {got}")
     return variables[0]
-
-
-def _declares(macro: Macro) -> bool:
-    """Whether a macro declares shared memory."""
-    return b"__shared__" in macro.file.data[slice(*macro.value)]
 
 
 def _variables(source: Source) -> list[Variable]:

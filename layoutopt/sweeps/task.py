@@ -21,7 +21,7 @@ from layoutopt.hardware.devices import Device, device
 from layoutopt.problems.answer import Method, Status
 from layoutopt.problems.types import Block, Problem
 from layoutopt.search.block import solve
-from layoutopt.study.hints import with_faster
+from layoutopt.study.solve import with_faster
 
 ERROR: Final = "error"
 LOST: Final = "lost"

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import layoutopt
 from layoutopt.hardware.devices import device
-from layoutopt.study.hints import with_faster
+from layoutopt.study.solve import with_faster
 
 LIMIT = 60.0  # seconds for each problem
 WHO = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)

@@ -16,7 +16,7 @@ from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import Timing, device
 from layoutopt.report.text import report
 from layoutopt.search.block import solve
-from layoutopt.study.hints import with_faster
+from layoutopt.study.solve import with_faster
 
 TIMES = json.loads((ROOT / "tests/data/h200_times.json").read_text())
 TIMING = Timing(10, 20, 100, 2, 50, 0.5, 7, 64, 6, 40, 1.5, 4, 0.25, 0.1, "by hand")

@@ -20,9 +20,9 @@ from written import saved
 import layoutopt
 from layoutopt.codegen.conversion import emit_conversion
 from layoutopt.errors import ProblemFileError
+from layoutopt.expressions.spaces import Span
 from layoutopt.hardware import machine
 from layoutopt.hardware.devices import device
-from layoutopt.ownership.spaces import Span
 
 BYTES = {"f32": 4, "f16": 2, "e4m3": 1, "f64": 8}
 MMA = {

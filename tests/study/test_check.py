@@ -130,7 +130,7 @@ def test_a_fix_never_costs_wavefronts(monkeypatch):
     def stopped(problem, target, time_limit):
         return solve(constrained(problem, families=("none",)), target=target, time_limit=time_limit)
 
-    monkeypatch.setattr("layoutopt.study.fix.solve", stopped)
+    monkeypatch.setattr("layoutopt.study.check.solve", stopped)
     assert not findings(audit("transpose_32x32_f32", "x0*34 + (x1 + x0) % 32", mend=True), "fix")
 
 

@@ -26,8 +26,7 @@ from layoutopt.report.comparison_text import text
 from layoutopt.search.counted import best
 from layoutopt.study import known as study_known
 from layoutopt.study import rows as study_rows
-from layoutopt.study.advice import recommend
-from layoutopt.study.comparison import Row
+from layoutopt.study.comparison import Row, recommend
 
 BASICS = ROOT / "problems" / "basics"
 HANDFUL = (

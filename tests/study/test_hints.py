@@ -14,7 +14,7 @@ from layoutopt.files.catalogue import find
 from layoutopt.ground.budget import Budget, spending
 from layoutopt.hardware.devices import device
 from layoutopt.search import block
-from layoutopt.study.hints import other_instructions, with_faster, with_hints
+from layoutopt.study.solve import other_instructions, with_faster, with_hints
 
 
 def hint_of(asked):

@@ -25,7 +25,7 @@ from layoutopt.files.file import from_data
 from layoutopt.files.result_file import answer_from_data
 from layoutopt.ground.processes import Process
 from layoutopt.hardware.devices import device
-from layoutopt.study.hints import with_faster
+from layoutopt.study.solve import with_faster
 from layoutopt.sweeps import workers
 from layoutopt.sweeps.store import Store
 from layoutopt.sweeps.task import Task, digest
