@@ -9,7 +9,7 @@ import itertools
 import math
 import operator
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 from msgspec import Meta, Struct, field
@@ -113,16 +113,6 @@ def _is_packed_along(coordinate: str, fragment: Fragment, count: int) -> bool:
     return not (fragment.at[coordinate][:, :, ::count] % count).any()
 
 
-class _Groups(NamedTuple):
-    """How groups of warps, each of which holds one fragment, lie along a coordinate.
-
-    Group g is number `g // divide % extent` along it.
-    """
-
-    divide: int
-    extent: int
-
-
 class _Move(Struct, frozen=True):
     """One access to a fragment, its fields checked. Coordinates are "m", "n" and "k"."""
 
@@ -134,7 +124,9 @@ class _Move(Struct, frozen=True):
     values: int  # that one instruction moves for a lane
     pieces: int  # instructions that move all values of `at`
     stride: dict[str, int]  # by coordinate, the distance from one `at` to the next
-    groups: dict[str, _Groups]  # by coordinate, how groups of warps lie along it
+    # By coordinate, (divide, extent): of the groups of warps, each of which holds one fragment, group g is
+    # number `g // divide % extent` along it
+    groups: dict[str, tuple[int, int]]
     repeat: dict[str, int]  # by coordinate, repetitions that remain as loops
     warp_shift: int  # added to a warp's number so that, modulo all warps that take part, the first is 0
     active_warps: range | None  # the warps that take part; None for all
@@ -239,14 +231,14 @@ def _move(access: FragmentAccess, tile: Tile, threads: int) -> _Move:
     groups = _groups(access, fragment, threads)
     active_warps, warp_shift = None, 0
     if (first := access.first_warp) is not None:
-        warps = fragment.warps * math.prod(group.extent for group in groups.values())
+        warps = fragment.warps * math.prod(extent for _, extent in groups.values())
         active_warps, warp_shift = range(first, first + warps), -first % warps
     pieces = held_values // values
     return _Move(fragment, at, operation, values, pieces, stride, groups, repeat, warp_shift, active_warps)
 
 
-def _groups(access: FragmentAccess, fragment: Fragment, threads: int) -> dict[str, _Groups]:
-    """How groups of warps lie along the coordinates; a group is as many warps as hold one fragment.
+def _groups(access: FragmentAccess, fragment: Fragment, threads: int) -> dict[str, tuple[int, int]]:
+    """`_Move.groups`; a group is as many warps as hold one fragment.
 
     Raises:
         ProblemFileError: `warps` and `first_warp` do not name the warps of the block.
@@ -275,7 +267,7 @@ def _groups(access: FragmentAccess, fragment: Fragment, threads: int) -> dict[st
         hint = "; first_warp says which, where not all take part" if total < block_groups else ""
         raise ProblemFileError("warps", f"{text} is not {block_groups}, which {threads} threads make{hint}")
     divides = itertools.accumulate(counts, operator.mul, initial=1)
-    return {c: _Groups(*lie) for c, *lie in zip(COORDINATES, divides, counts, strict=False)}
+    return {c: (divide, n) for c, divide, n in zip(COORDINATES, divides, counts, strict=False)}
 
 
 def _coordinate(move: _Move, c: str) -> Node:

@@ -29,7 +29,6 @@ from layoutopt.ground.arrays import IntArray
 from layoutopt.layout.formula import coordinate_ranges
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import AccessReport, Result
-from layoutopt.problems.hardware_use import HardwareUse
 from layoutopt.problems.types import Access, Problem, Tile
 
 Report = TypeVar("Report", bound=Struct)  # of one access, with a field `bytes`
@@ -51,20 +50,17 @@ def stored(problem: Problem) -> Problem:
         problem = replace(problem, layout=replace(problem.layout, order=order))
     if packed == 1:
         return problem
-    accesses = tuple(
-        replace(a, index=(*a.index[:-1], f"({a.index[-1]}) // {packed}"), hardware=_over_bytes(a, packed))
-        for a in problem.accesses
-    )
+    accesses = []
+    for access in problem.accesses:
+        use = access.hardware
+        if use is not None and use.box is not None:
+            use = replace(use, box=(*use.box[:-1], use.box[-1] // packed))
+        index = (*access.index[:-1], f"({access.index[-1]}) // {packed}")
+        accesses.append(replace(access, index=index, hardware=use))
     layout = replace(problem.layout, offset=None)
-    return replace(problem, tile=problem.tile.storage, accesses=accesses, published=None, layout=layout)
-
-
-def _over_bytes(access: Access, packed: int) -> HardwareUse | None:
-    """What the hardware asks for, its box over the bytes of packed elements."""
-    use = access.hardware
-    if use is None or use.box is None:
-        return use
-    return replace(use, box=(*use.box[:-1], use.box[-1] // packed))
+    return replace(
+        problem, tile=problem.tile.storage, accesses=tuple(accesses), published=None, layout=layout
+    )
 
 
 def offset_formula(text: str, tile: Tile) -> Node:

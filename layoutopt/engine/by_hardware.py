@@ -134,10 +134,6 @@ def _tensor_map(use: HardwareUse, tile: Tile, offsets: IntArray) -> TensorMap:
     )
 
 
-def _fits(row_bytes: int, mode: Mode) -> bool:
-    return mode.span_bytes is None or row_bytes <= mode.span_bytes
-
-
 def _boxes(
     turned: IntArray, use: HardwareUse, tile: Tile, mode: Mode, asked: tuple[int, ...] | None
 ) -> list[tuple[int, ...]]:
@@ -154,7 +150,8 @@ def _boxes(
         divisors = [n for n in range(1, len(edge) + 1) if len(edge) % n == 0]
         extents = divisors if asked is None else [asked[d]]
         if d == dims - 1:
-            whole = [n for n in extents if n * size % rules.chunk_bytes == 0 and _fits(n * size, mode)]
+            most = mode.span_bytes or math.inf  # bytes of a row
+            whole = [n for n in extents if n * size % rules.chunk_bytes == 0 and n * size <= most]
             extents = [n for n in whole if n * size // unit <= rules.max_box]
         else:
             extents = [n for n in extents if n <= rules.max_box]

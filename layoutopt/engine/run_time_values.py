@@ -27,7 +27,7 @@ or fewer where instructions are many.
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -125,12 +125,12 @@ def _choice(access: Access, lanes: LaneTrace, warps: int, size: int) -> ChoiceTr
     if width > (row_bytes := rule.banks * rule.bank_bytes):
         wider = f"accesses wider than the {row_bytes} bytes of a row of banks"
         raise ProblemFileError("bytes", f"values known only at run time are not counted for {wider}")
-    units = _units(lanes.operation, rule)
+    _, banks, requests = _units(lanes.operation, rule)
     per_unit = _elements_per_word(apart_bytes, rule)
     least = [
-        units.requests
+        requests
         * sum(
-            _least(choice, units.banks, per_unit, rule.serialises_equal) + rule.extra_wavefronts
+            _least(choice, banks, per_unit, rule.serialises_equal) + rule.extra_wavefronts
             for choice in _phases(elements, elements, rule)
         )
         for elements in current().each(distinct)
@@ -148,23 +148,14 @@ def _choice(access: Access, lanes: LaneTrace, warps: int, size: int) -> ChoiceTr
 # Units: what lanes choose from --------------------------------------------------------------
 
 
-class _Units(NamedTuple):
-    """What one lane moves in one request: words, or aligned vectors that meet in all their banks or in none.
+def _units(operation: Operation, rule: PhaseRule) -> tuple[int, int, int]:
+    """Bytes of a unit, banks of such units, and requests of an instruction, all alike.
 
-    Attributes:
-        bytes: of a unit.
-        banks: of such units.
-        requests: of an instruction, all alike.
+    A unit is what one lane moves in one request: a word, or an aligned vector that meets others in all its
+    banks or in none.
     """
-
-    bytes: int
-    banks: int
-    requests: int
-
-
-def _units(operation: Operation, rule: PhaseRule) -> _Units:
     words = max(1, operation.width_bytes // rule.bank_bytes)
-    return _Units(words * rule.bank_bytes, rule.banks // words, words if rule.split_words else 1)
+    return words * rule.bank_bytes, rule.banks // words, words if rule.split_words else 1
 
 
 def _elements_per_word(apart_bytes: int, rule: PhaseRule) -> int:

@@ -17,9 +17,10 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, reduce
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from layoutopt.errors import ExpressionError
 from layoutopt.expressions.bits import bit_sums, moved_bits
@@ -46,15 +47,6 @@ _MASK: Final = (1 << 32) - 1
 _MAX_CHAIN: Final = 64  # constants that no formula gives, as a chain of comparisons
 _CHEAP: Final = 4  # instructions of a pass that are few enough to look no further
 COMPARED: Final = 16  # iterations by which forms are compared
-
-
-class _Changed(NamedTuple):
-    """What loop variables change of an address; see `Form`."""
-
-    inside: tuple[str, ...]
-    flips: Node
-    steps: Node
-    bits: int
 
 
 def over_tid(text: str, access: Access, lanes: int) -> Node:
@@ -99,7 +91,7 @@ class FormSearch:
         self._known: dict[tuple[Node, bool], IntArray] = {}
         self._simpler: dict[Node, Node] = {}
         self._bounds: dict[Node, Range] = {}
-        self._changed: tuple[IntArray, _Changed | None] | None = None
+        self._changed: tuple[IntArray, Form | None] | None = None
         self._of_bits: dict[bytes, Node | None] = {}
 
     def cheapest(self, addresses: Sequence[Node]) -> Form | None:
@@ -182,15 +174,15 @@ class FormSearch:
             return None
         zero: dict[str, Node] = {v: Const(0) for v in self.loops if v not in changed.inside}
         base = self._cheapest(spelled(substituted(address, zero)))
-        found = Form(base, changed.flips, changed.steps, changed.inside, changed.bits, self._positive(base))
+        found = replace(changed, base=base, positive=self._positive(base))
         if not self.all_active:
             values = self._values(found.address, everywhere=True)
             if values is None or (values & _MASK != self.wanted & _MASK)[self.active].any():
                 return None
         return found
 
-    def _changes(self, address: Node, everywhere: IntArray) -> _Changed | None:
-        """What loop variables change of an address with these values; None where all stay in the base."""
+    def _changes(self, address: Node, everywhere: IntArray) -> Form | None:
+        """A form without its base, of an address with these values; None where all loops stay in the base."""
         loops = [v for v, trips in self.loops.items() if trips > 1]
         if not loops or not self.active.any():
             return None
@@ -213,7 +205,7 @@ class FormSearch:
             bits |= int(np.bitwise_or.reduce(flip))
         if any(node is None for node in (*steps, *flips)):
             return None
-        return _Changed(inside, _joined("^", flips), _joined("+", steps), bits)
+        return Form(Const(0), _joined("^", flips), _joined("+", steps), inside, bits, frozenset())
 
     def _cheapest(self, node: Node) -> Node:
         """The cheapest form of a base: as given, or bits of `tid` moved or added up."""
@@ -331,7 +323,7 @@ def _formula(variable: str, values: IntArray, address: Node, ranges: Mapping[str
         step = int(values[-1]) // max(n - 1, 1)
         return simplify(Op("*", (v, Const(step))), {variable: (0, n - 1)})
     forms = [*bit_sums(v, values), *(f for f in (moved_bits(v, values),) if f is not None)]
-    forms = [f for f in forms if (np.broadcast_to(evaluate(f, every), n) == values).all()]
+    forms = [form for form in forms if _same(form, every, values)]
     if forms:
         return min(forms, key=lambda form: instructions([form], {variable: (0, n - 1)}))
     others: dict[str, Node] = {w: Const(0) for w in names(address) if w != variable}
@@ -339,7 +331,7 @@ def _formula(variable: str, values: IntArray, address: Node, ranges: Mapping[str
     own = simplify(
         Op("-", (own, Const(int(evaluate(own, {variable: np.zeros(1, np.int64)}).ravel()[0])))), ranges
     )
-    if instructions([own], ranges) <= n and (np.broadcast_to(evaluate(own, every), n) == values).all():
+    if instructions([own], ranges) <= n and _same(own, every, values):
         return own
     if n > _MAX_CHAIN:
         return None

@@ -1,7 +1,7 @@
 """Register layouts as callers have them: bases, a Triton object or its text, a CuTe thread-value layout."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -62,18 +62,12 @@ def _printed(text: str) -> dict[str, list[list[int]]]:
 
 def _of_coordinates(coordinates: IntArray, lanes: int) -> Bases:
     """The bases of a table of coordinates, shape (threads, values, dimensions)."""
-    threads, values, rank = coordinates.shape
-    counts = {"register": values, "lane": min(lanes, threads), "warp": max(1, threads // lanes)}
-    at_bit: dict[str, Callable[[int], IntArray]] = {
-        "register": lambda k: coordinates[0, 1 << k],
-        "lane": lambda k: coordinates[1 << k, 0],
-        "warp": lambda k: coordinates[lanes << k, 0],
-    }
-    if not any(count & (count - 1) for count in counts.values()):
+    numbered = {"register": coordinates[0], "lane": coordinates[:lanes, 0], "warp": coordinates[::lanes, 0]}
+    if not any(len(of_part) & (len(of_part) - 1) for of_part in numbered.values()):
         bases = {
-            part: tuple(tuple(map(int, at_bit[part](k))) for k in range(count.bit_length() - 1))
-            for part, count in counts.items()
+            part: tuple(tuple(map(int, of_part[1 << k])) for k in range(len(of_part).bit_length() - 1))
+            for part, of_part in numbered.items()
         }
-        if np.array_equal(held_coordinates(bases, rank), coordinates):
+        if np.array_equal(held_coordinates(bases, coordinates.shape[2]), coordinates):
             return Bases(**bases)
     raise ProblemFileError("", "the layout is not linear over F2")

@@ -8,6 +8,7 @@ that of the largest tile, in the smallest elements, and a smaller tile is its be
     E 64x64 f16, F 64x64 f32: the layout is that of 64x128 f16
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import Final
 
@@ -19,13 +20,6 @@ from layoutopt.problems.types import FAMILIES, Block, NamedTile, Problem, Tile, 
 
 # Families of what a tile's own order of dimensions leaves no choice of.
 _OTHER_ORDERS: Final = ("order", "split", "matrix")
-
-
-def shared_tiles(block: Block) -> tuple[tuple[str, ...], ...]:
-    """Names of the tiles that share a layout, list by list."""
-    if isinstance(block.same_layout, tuple):
-        return block.same_layout
-    return (tuple(name for time in block.overlay for name in time),) if block.same_layout else ()
 
 
 def side_by_side(block: Block) -> bool:
@@ -45,7 +39,10 @@ def groups(block: Problem | Block) -> tuple[tuple[tuple[NamedTile, ...], Problem
     if isinstance(block, Problem):
         return (((), block),)
     tiles = {tile.name: tile for tile in block.tiles}
-    shared = [[tiles[name] for name in names] for names in shared_tiles(block)]
+    lists = block.same_layout  # of tiles that share a layout
+    if not isinstance(lists, tuple):
+        lists = (tuple(itertools.chain.from_iterable(block.overlay)),) if lists else ()
+    shared = [[tiles[name] for name in names] for names in lists]
     shared += [[tile] for tile in block.tiles if not any(tile in group for group in shared)]
     shared.sort(key=lambda group: min(map(block.tiles.index, group)))
     problems = []

@@ -272,8 +272,8 @@ class TileRows:
         wrong = f"{size:,} bytes; max_bytes is {limit:,}" if limit is not None and size > limit else ""
         alignment, most_alignment = case.alignment(swizzled), allowed.alignment_bytes
         try:
-            case.check(table)
             by_hardware = descriptors(self.problem, table).values()
+            case.check_lanes(table)
             alignment = max(alignment, *(d.alignment_bytes for d in by_hardware), 1)
         except LayoutError as error:
             wrong = str(error)
