@@ -116,8 +116,9 @@ def _check_expressible(problem: Problem, answer: Result | str, language: Languag
 
 def _check_names(tiles: Placed, plans: Sequence[Plan]) -> None:
     """Check that no two things of a block have one name in the code."""
-    names = Counter(f"{identifier(tiles.name)}_{field}" for field in ("bytes", "alignment", "cluster"))
-    names.update(name for name, _ in _places(tiles))
+    block = identifier(tiles.name)
+    names = Counter(f"{block}_{field}" for field in ("bytes", "alignment", "cluster"))
+    names.update(constant for part in tiles.parts for constant in _places(block, part))
     for planned in plans:
         names.update((f"{planned.name}_bytes", f"{planned.name}_offset"))
         for access in planned.accesses:
@@ -179,21 +180,13 @@ def _head(language: Language, tiles: Placed) -> list[str]:
         f"{mark} {language.declared.format(name=name, alignment=tiles.alignment_bytes)}",
         f"{mark} Stage s of a tile begins at base + s * stage_bytes; the code below counts from there.",
     ]
-    stages = {f"{name}_{part.tile}_stage_bytes": part.stages for part in tiles.parts}
-    for constant, value in _places(tiles):
-        note = f"  {mark} stages: {stages[constant]}" if constant in stages else ""
-        lines.append(language.constant.format(constant, value) + note)
+    for part in tiles.parts:
+        (base, stage), count = _places(name, part), f"  {mark} stages: {part.stages}"
+        lines.append(language.constant.format(base, part.base_bytes))
+        lines.append(language.constant.format(stage, part.stage_bytes) + count)
     return lines
 
 
-def _places(tiles: Placed) -> list[tuple[str, int]]:
-    """Constants that say where each tile lies."""
-    name = identifier(tiles.name)
-    return [
-        constant
-        for part in tiles.parts
-        for constant in (
-            (f"{name}_{part.tile}_base", part.base_bytes),
-            (f"{name}_{part.tile}_stage_bytes", part.stage_bytes),
-        )
-    ]
+def _places(name: str, part: Part) -> tuple[str, str]:
+    """The constants of where a tile lies in the block of this name: its base, and from stage to stage."""
+    return f"{name}_{part.tile}_base", f"{name}_{part.tile}_stage_bytes"

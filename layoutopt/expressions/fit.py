@@ -44,11 +44,7 @@ def fit(table: IntArray, axes: Mapping[str, int]) -> Node | None:
         constant, curves = parts
         terms: list[Node] = []
         for name, curve in zip(axes, curves, strict=True):
-            for form in (_digits, _bits, _multiple, _begun, _cases):
-                term = form(curve, name)
-                if term is not None and (evaluate(term, {name: np.arange(len(curve))}) == curve).all():
-                    break
-            else:
+            if (term := _term(curve, name)) is None:
                 break
             terms.append(term)
         else:
@@ -62,6 +58,13 @@ def fit(table: IntArray, axes: Mapping[str, int]) -> Node | None:
             if len(to_text(node)) <= MAX_CHARACTERS and (evaluate(node, env) == table).all():
                 return node
     return None
+
+
+def _term(curve: IntArray, name: str) -> Node | None:
+    """An expression over one variable with the values of `curve` at 0, 1, ...; None where none is found."""
+    nodes = (form(curve, name) for form in (_digits, _bits, _multiple, _begun, _cases))
+    at = {name: np.arange(len(curve))}
+    return next((node for node in nodes if node is not None and (evaluate(node, at) == curve).all()), None)
 
 
 def join(symbol: str, nodes: Sequence[Node]) -> Node:

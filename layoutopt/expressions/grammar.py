@@ -84,14 +84,6 @@ def _most_of_bits(a: int, b: int) -> int:
     return 1 << (a | b).bit_length()
 
 
-COMPARISONS: Final = {
-    "<": Binary(ast.Lt, 5, operator.lt, lambda a, b: 1),
-    "<=": Binary(ast.LtE, 5, operator.le, lambda a, b: 1),
-    ">": Binary(ast.Gt, 5, operator.gt, lambda a, b: 1),
-    ">=": Binary(ast.GtE, 5, operator.ge, lambda a, b: 1),
-    "==": Binary(ast.Eq, 5, operator.eq, lambda a, b: 1),
-    "!=": Binary(ast.NotEq, 5, operator.ne, lambda a, b: 1),
-}
 ARITHMETIC: Final = {
     "|": Binary(ast.BitOr, 6, operator.or_, _most_of_bits),
     "^": Binary(ast.BitXor, 7, operator.xor, _most_of_bits),
@@ -104,7 +96,14 @@ ARITHMETIC: Final = {
     "//": Binary(ast.FloorDiv, 11, operator.floordiv, lambda a, b: a + 1),
     "%": Binary(ast.Mod, 11, operator.mod, lambda a, b: max(b, 1)),
 }
-_BINARY: Final = COMPARISONS | ARITHMETIC
+_BINARY: Final = ARITHMETIC | {
+    "<": Binary(ast.Lt, 5, operator.lt, lambda a, b: 1),
+    "<=": Binary(ast.LtE, 5, operator.le, lambda a, b: 1),
+    ">": Binary(ast.Gt, 5, operator.gt, lambda a, b: 1),
+    ">=": Binary(ast.GtE, 5, operator.ge, lambda a, b: 1),
+    "==": Binary(ast.Eq, 5, operator.eq, lambda a, b: 1),
+    "!=": Binary(ast.NotEq, 5, operator.ne, lambda a, b: 1),
+}
 _SPELT: Final = {row.syntax: symbol for symbol, row in _BINARY.items()}
 _UNARY: Final[dict[type[ast.unaryop], str]] = {ast.USub: "neg", ast.Invert: "~", ast.Not: "not"}
 PRECEDENCE: Final = {
