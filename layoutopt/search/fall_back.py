@@ -29,14 +29,13 @@ from layoutopt.model.pitches import (
     fixed_order,
     in_orders,
     linearisation,
-    pitches_of,
     spans_of,
 )
 from layoutopt.problems.types import Tile
+from layoutopt.search.refuters import Refuters
 from layoutopt.search.scene import Scene
 
 _TOGETHER: Final = 1024  # orders
-_PHASES_TOGETHER: Final = 4096  # phases times orders
 # Shares of the work left; where swizzles are sought, they need the rest.
 _SHARE, _SHARE_BESIDE_SWIZZLES, _SHARE_OF_INTERVALS = 0.5, 0.35, 0.1
 _MOST_INTERVALS: Final = 512
@@ -59,19 +58,9 @@ def likely(scene: Scene) -> Iterator[Linearisation]:
     space = replace(scene.space, families=scene.space.families - {"pad"})
     orders = by_span(space, scene.tile.elements)
     while batch := list(itertools.islice(orders, _TOGETHER)):
-        pitches = np.array([pitches_of(candidate, len(scene.tile.shape)) for candidate in batch])
-        left = np.arange(len(batch))
-        for phase_set in scene.sets:
-            start = 0
-            while start < len(phase_set.elements) and len(left):
-                checkpoint()
-                some_phases = phase_set.only(slice(start, start + max(1, _PHASES_TOGETHER // len(left))))
-                start += len(some_phases.elements)
-                costs, ideal = counted_together(scene.tile, some_phases, pitches[left])
-                least = np.maximum(ideal, some_phases.floor)
-                left = left[np.all(costs <= least, axis=1)]
-        for k in left.tolist():
-            yield batch[k]
+        checkpoint()
+        counted = Refuters(scene).counted(batch, scene.floor)
+        yield from (solution.candidate for solution in counted if solution.excess == scene.floor)
 
 
 def counted_together(tile: Tile, phase_set: PhaseSet, pitches: IntArray) -> tuple[IntArray, IntArray]:

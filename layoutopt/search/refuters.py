@@ -21,8 +21,8 @@ from layoutopt.model.phases import PhaseSet, costs_of, ideal_of, words_of
 from layoutopt.search.mask_tree import MAX_LANES, lane_bits
 from layoutopt.search.scene import Scene
 
-_COUNTED: Final = 64  # linearisations whose every phase is counted together
-_PHASES: Final = 64  # of which few linearisations are left over, where only the best count
+_COUNTED: Final = 1024  # linearisations that are counted together
+_PHASES: Final = 4096  # phases times linearisations left, where only the best count
 _KEPT: Final = 24  # phases, the latest
 _MOST_SOURCES: Final = 10  # bits that a mask may read
 _MOST_ENTRIES: Final = 1 << 20  # masks times linearisations, or times phases
@@ -103,8 +103,10 @@ class Refuters:
             together, left = Together.of(batch), np.arange(len(batch))
             excess = np.zeros(len(batch), np.int64)
             for s in self.scene.sets:
-                for first in range(0, len(s.elements), _PHASES):
-                    part = s.only(slice(first, first + _PHASES))
+                first = 0
+                while first < len(s.elements) and len(left):
+                    part = s.only(slice(first, first + max(1, _PHASES // len(left))))
+                    first += len(part.elements)
                     words = self._words(part, together, left)
                     over = (costs_of(part, words) - ideal_of(part, words)) @ part.weight
                     excess[left] += over * part.requests

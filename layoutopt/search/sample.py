@@ -46,7 +46,8 @@ def by_sample(search: Search, so_far: Proposal | None) -> Proposal:
     sampled = [_some(len(a.element), _SAMPLED // len(lanes.accesses)) for a in lanes.accesses]
     best = so_far
     for _ in range(_ROUNDS):
-        proposal = search.of(_only(lanes, sampled)).proposal()
+        of_sample = Search(case, ask, search.proposers, _only(lanes, sampled), search.for_formulas)
+        proposal = of_sample.proposal()
         if proposal.layout is None:  # where it is proved that the sample has none, nothing else has one
             return proposal if best is None or best.layout is None else best
         excess = _excess(case, lanes, proposal, sampled)

@@ -297,10 +297,9 @@ class Scene:
         obeyed, last = rules(candidate, field, tile), last_block(candidate, field, tile)
         return Question(phases, field, obeyed, last, candidate.span, most, below)
 
-    def plain(self, candidate: Linearisation, phases: Phases | None = None) -> Solution:
+    def plain(self, candidate: Linearisation) -> Solution:
         """A linearisation as it is."""
-        phases = phases or self.phases(candidate)
-        return Solution(candidate, {}, phases.excess({}))
+        return Solution(candidate, {}, self.phases(candidate).excess({}))
 
     def textbook(self, candidate: Linearisation) -> Iterator[Masks]:
         """The masks of every `Swizzle<B, M, S>` that may lie over it."""

@@ -58,10 +58,6 @@ class Search:
             case = case.constrained(replace(case.asked.layout, families=formulas))
         return Scene(case, self.ask, self.counted)
 
-    def of(self, counted: Trace) -> "Search":
-        """The search for formulas of some instructions, in the same time."""
-        return Search(self.case, self.ask, self.proposers, counted, self.for_formulas)
-
     def proposal(self) -> Proposal:
         """The best proposal of all."""
         best: Proposal | None = None
