@@ -7,7 +7,7 @@ again with the families of the row, so that the row is the least excess that fit
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -152,11 +152,8 @@ class _UnitLayout(Struct, frozen=True):
         return placed.base_bytes + before + (self.row.declared_bytes or 0)
 
 
-class _Placement(NamedTuple):
-    """Where the tiles of a block lie, and the bytes of all together."""
-
-    bytes: int
-    tiles: tuple[TileOfRow, ...]
+# Bytes of all tiles of a block together, and where each lies.
+_Placement = tuple[int, tuple[TileOfRow, ...]]
 
 
 class _BlockRows:
@@ -230,7 +227,7 @@ class _BlockRows:
             return self._packed(layouts)
         audit = check(self.block, target=self.gpu)
         pairs = zip(layouts, audit.tiles, strict=True)
-        return _Placement(audit.bytes, tuple(one.placed(at.base_bytes, at.stage_bytes) for one, at in pairs))
+        return audit.bytes, tuple(one.placed(at.base_bytes, at.stage_bytes) for one, at in pairs)
 
     def _packed(
         self, layouts: Sequence[_UnitLayout], stages: Sequence[int | None] | None = None
@@ -241,7 +238,7 @@ class _BlockRows:
         total, bases = pack(self.plan, sizes, [layout.alignment for layout in layouts])
         stage_bytes = [rounded_up(layout.row.bytes or 0, layout.alignment) for layout in layouts]
         placed = (layout.placed(bases[k], stage_bytes[k]) for k, layout in enumerate(layouts))
-        return _Placement(total, tuple(placed))
+        return total, tuple(placed)
 
     def _most_stages(self, layouts: Sequence[_UnitLayout]) -> int | None:
         """Stages that fit a block of the GPU, of every unit with more than one, else of all units.
@@ -253,7 +250,7 @@ class _BlockRows:
         staged = [max(tile.stages for tile in layout.unit.tiles) > 1 for layout in layouts]
 
         def bytes_of(stages: int) -> int:
-            return self._packed(layouts, [stages if own or not any(staged) else 1 for own in staged]).bytes
+            return self._packed(layouts, [stages if own or not any(staged) else 1 for own in staged])[0]
 
         return bisect_right(range(1, self.limit + 1), self.limit, key=bytes_of)
 
@@ -263,7 +260,7 @@ class _BlockRows:
         self, family: str, title: str, layouts: Sequence[_UnitLayout], placement: _Placement
     ) -> Row:
         """The block's row: sums over its units, and the occupancy of their bytes together."""
-        block, rows, size = self.block, [layout.row for layout in layouts], placement.bytes
+        block, rows, (size, placed) = self.block, [layout.row for layout in layouts], placement
         statuses, reason = {row.status for row in rows}, ""
         status = next((s for s in ("given", Status.FEASIBLE) if s in statuses), str(Status.OPTIMAL))
         unaligned, _ = pack(self.plan, [layout.bytes_at(1) for layout in layouts], [1] * len(layouts))
@@ -274,7 +271,7 @@ class _BlockRows:
             size, alignment, block.threads, self.gpu, block.target,
             other_bytes=block.block.other_shared_bytes, registers=block.block.registers,
         )  # fmt: skip
-        ends = [layout.declared_end(tile) for layout, tile in zip(layouts, placement.tiles, strict=True)]
+        ends = [layout.declared_end(tile) for layout, tile in zip(layouts, placed, strict=True)]
         return Row(
             family,
             title,
@@ -290,7 +287,7 @@ class _BlockRows:
             time=_time(rows, max(1, fits.blocks if fits else 1)),
             edit=self._by_tile([row.edit or "" for row in rows]) or None,
             accesses=tuple(access for row in rows for access in row.accesses),
-            tiles=placement.tiles,
+            tiles=placed,
             **{field: _sum(rows, field) for field in _SUMMED},
             **room(fits) | {"pipeline_stages": self._most_stages(layouts)},
         )
@@ -311,8 +308,7 @@ class _BlockRows:
         for unit, at in zip(self.units, answer.tiles, strict=True):
             layouts.append(unit.layout(unit.tile_rows.solved_row(row.family, row.title, at.result)))
             placed.append(layouts[-1].placed(at.base_bytes, at.stage_bytes))
-        placement = _Placement(answer.bytes, tuple(placed))
-        within = self._combined(row.family, row.title, layouts, placement)
+        within = self._combined(row.family, row.title, layouts, (answer.bytes, tuple(placed)))
         return replace(within, status=answer.status, reason=f"without the limit {needs}")
 
     def _searched_families(self, row_family: str) -> tuple[str, ...]:

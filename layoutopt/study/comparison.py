@@ -187,7 +187,7 @@ def recommend(
     if dictated:  # no estimate knows what the hardware does by itself
         taken = min(usable, key=lambda row: (*row.rank, row is not used))
         why = "; no layout that the hardware knows has fewer wavefronts, bytes, or boxes and instructions "
-        text = _text_to_keep(taken, f"{why}of the hardware")
+        text = f"leave it as it is: {_figures(taken)}{why}of the hardware"
         text = text if taken is used else _text_to_replace(taken, used, rows)
         return Recommendation(taken.family, taken.offset or "", text, taken is used)
     usable_used = used if used is not None and used.wavefronts is not None else None
@@ -202,7 +202,8 @@ def recommend(
     if usable_used is not None:
         faster = [row for row in usable if _clearly_faster(row, usable_used)]
         if not faster:
-            text = _text_to_keep(usable_used, _why_keep(usable_used, min(usable, key=_time)))
+            why = _why_keep(usable_used, min(usable, key=_time))
+            text = f"leave it as it is: {_figures(usable_used)}{why}"
             return Recommendation(usable_used.family, usable_used.offset or "", text + doubt, True)
     candidates = usable if usable_used is None else faster
     least = min(map(_time, candidates))
@@ -243,10 +244,6 @@ def _adoption_cost(row: Row, used: Row | None) -> tuple[float, ...]:
 
 
 # Words -------------------------------------------------------------------------------------------
-
-
-def _text_to_keep(row: Row, reason: str) -> str:
-    return f"leave it as it is: {_figures(row)}{reason}"
 
 
 def _why_keep(row: Row, fastest: Row) -> str:
