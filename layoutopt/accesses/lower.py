@@ -25,6 +25,7 @@ from msgspec.structs import replace
 
 from layoutopt.errors import LayoutError, ProblemFileError, under
 from layoutopt.expressions.grammar import Const, Node, Op, Var, parse, substituted, tabulated
+from layoutopt.expressions.simplify import simplify
 from layoutopt.ground.arrays import IntArray
 from layoutopt.layout.formula import coordinate_ranges
 from layoutopt.layout.layout import Layout
@@ -97,6 +98,39 @@ def byte_table(offset: Node, tile: Tile) -> IntArray:
         raise LayoutError(f"the {tile.packed} elements of a byte do not stay together")
     table: IntArray = units * tile.storage.element_bytes
     return table
+
+
+def over_elements(offset: Node, tile: Tile) -> Node:
+    """The offset of packed elements, from that of the bytes that hold them (over the bytes' coordinates).
+
+    An element's place in its byte is added where the last coordinate stands alone, if it does:
+
+        x0*64 + (x1 ^ x0 % 4 * 16)   ->   x0*128 + (x1 ^ x0 % 4 * 32)
+    """
+    if tile.packed == 1:
+        return offset
+    last, packed = Var(f"x{len(tile.shape) - 1}"), Const(tile.packed)
+
+    def times_packed(node: Node) -> Node:
+        in_elements = substituted(node, {last.name: Op("//", (last, packed))})
+        return Op("*", (in_elements, packed))
+
+    def scaled(node: Node) -> tuple[Node, bool]:
+        """`node` times `packed`, and whether the element's place in its byte is added to it already."""
+        match node:
+            case Var() if node == last:
+                return last, True
+            case Op("%", (Var() as inner, Const(size))) if inner == last:
+                return Op("%", (last, Const(size * tile.packed))), True
+            case Op("+" | "^" as symbol, (a, b)):
+                left, left_has_place = scaled(a)
+                right, right_has_place = (times_packed(b), False) if left_has_place else scaled(b)
+                return Op(symbol, (left, right)), left_has_place or right_has_place
+        return times_packed(node), False
+
+    whole, has_place = scaled(offset)
+    whole = whole if has_place else Op("+", (whole, Op("%", (last, packed))))
+    return simplify(whole, coordinate_ranges(tile.shape))
 
 
 def width_choices(problem: Problem) -> list[Problem]:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from layoutopt.accesses.instructions import with_given_instructions
-from layoutopt.accesses.lower import offset_formula
+from layoutopt.accesses.lower import offset_formula, over_elements
 from layoutopt.engine.by_hardware import descriptors
 from layoutopt.engine.case import Case
 from layoutopt.engine.conflicts import Counts
@@ -28,7 +28,7 @@ from layoutopt.ground.budget import Budget, spending
 from layoutopt.ground.json_data import named_by
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.families import Family, comparison_rows
-from layoutopt.layout.formula import element_expression, has_xor
+from layoutopt.layout.formula import element_expression, has_xor, offset_expression
 from layoutopt.layout.layout import Layout
 from layoutopt.model.space import space_of
 from layoutopt.problems.answer import Estimate, Result, Status
@@ -157,8 +157,7 @@ class TileRows:
             if candidate in (best_of[name], fewest_of[name]):
                 mode = name.partition(",")[0]
                 family = mode if mode not in [row.family for row in rows] else title
-                row = Row(family, title, Status.OPTIMAL, label=name)
-                rows.append(self._costed(row, self.case.as_elements(candidate.layout)))
+                rows.append(self._costed(Row(family, title, Status.OPTIMAL, label=name), candidate.layout))
         return [*rows, self._result_row(ALL, "everything", self.everything, self.seconds)]
 
     def _family_row(self, name: str, families: tuple[Family, ...]) -> Row:
@@ -180,7 +179,7 @@ class TileRows:
     def _result_row(self, family: str, title: str, result: Result, seconds: float = 0.0) -> Row:
         """The row of an answer of `solve`, without an estimate."""
         row = Row(family, title, result.status, result.reason, seconds=seconds, label=result.family or "")
-        return row if result.layout is None else self._costed(row, result.layout)
+        return row if result.layout is None else self._costed(row, self.case.as_bytes(result.layout))
 
     def _counted_row(self, name: str, family: Family, searched: tuple[str, ...]) -> Row:
         """The row `name`: the best layout of a family so small that every layout of it is counted.
@@ -207,7 +206,7 @@ class TileRows:
         label = family.label(found) + (" (in bytes)" if case.problem.tile.packed > 1 else "")
         status = Status.FEASIBLE if out_of_time else Status.OPTIMAL
         row = Row(name, family.title, status, out_of_time, label=label, seconds=seconds)
-        return self._costed(row, case.as_elements(found))
+        return self._costed(row, case.as_bytes(case.as_elements(found)))
 
     def _rows_in_use(self) -> Iterator[Row]:
         """The layout in use and the published one, where the file has them."""
@@ -256,12 +255,12 @@ class TileRows:
 
         Args:
             row: who the layout belongs to.
-            layout: a layout, or a formula, over elements.
+            layout: a layout over bytes, or a formula over elements.
             declared: bytes of the array where a formula is declared; of a layout, its own count.
         """
         case, allowed = self.case, self.problem.layout
         if isinstance(layout, Layout):
-            formula = element_expression(layout)
+            formula = over_elements(offset_expression(layout), case.problem.tile)
             declared, swizzled = layout.declared_bytes, bool(layout.swizzle)
         else:
             formula, swizzled = layout, has_xor(layout)

@@ -68,6 +68,12 @@ def test_the_question_that_started_it():
     assert pad.cycles <= xor.cycles < rows["none"].cycles / 3
 
 
+def test_rows_of_packed_elements_spell_a_layout_alike():
+    """Four elements of 2 bits fill a line: searched and counted rows have the same formula."""
+    comparison = compare(problem_of("8x4 i2, 8 threads\n lines: load 1 [tid, 0]"))
+    assert {row.offset for row in comparison.rows} == {"x0*4 + x1"}
+
+
 def test_without_a_layout_in_use_equal_time_is_decided_by_bytes():
     problem = msgspec.structs.replace(load(BASICS / "transpose_16x16_f32_sm_10.json"), published=None)
     taken = compare(problem).recommendation
