@@ -494,30 +494,29 @@ def _render(data: bytes, start: int, end: int, edits: list[Edit]) -> bytes:
     return text + data[done:end]
 
 
-def sum_of(node: Node, file: File, sign: str = "+") -> Iterator[tuple[str, Node]]:
-    """The terms of a sum, with their signs; of any other expression, itself."""
+def operands_of(
+    node: Node, file: File, symbols: tuple[str, ...], sign: str = "+"
+) -> Iterator[tuple[str, Node]]:
+    """What such operators join, each with its sign (`-` behind a minus); of any other expression, itself."""
     while node.type == "parenthesized_expression" and len(node.named_children) == 1:
         node = node.named_children[0]
     symbol = file.text(node.children[1]) if node.type == "binary_expression" else ""
     left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
-    if symbol not in ("+", "-") or left is None or right is None:
+    if symbol not in symbols or left is None or right is None:
         yield sign, node
         return
-    yield from sum_of(left, file, sign)
-    yield from sum_of(right, file, sign if symbol == "+" else "-" if sign == "+" else "+")
+    yield from operands_of(left, file, symbols, sign)
+    yield from operands_of(right, file, symbols, sign if symbol != "-" else "-" if sign == "+" else "+")
+
+
+def sum_of(node: Node, file: File) -> Iterator[tuple[str, Node]]:
+    """The terms of a sum, with their signs; of any other expression, itself."""
+    return operands_of(node, file, ("+", "-"))
 
 
 def product_of(node: Node, file: File) -> Iterator[Node]:
     """The factors of a product; of any other expression, itself."""
-    while node.type == "parenthesized_expression" and len(node.named_children) == 1:
-        node = node.named_children[0]
-    left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
-    is_product = node.type == "binary_expression" and file.text(node.children[1]) == "*"
-    if not is_product or left is None or right is None:
-        yield node
-        return
-    yield from product_of(left, file)
-    yield from product_of(right, file)
+    return (factor for _, factor in operands_of(node, file, ("*",)))
 
 
 def _without_comments(node: Node) -> list[Node]:

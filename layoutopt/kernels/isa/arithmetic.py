@@ -399,11 +399,8 @@ def _matching(_: Instruction, active: Bools, value: Value) -> Value:
 
 def _meeting(inst: Instruction) -> Built:
     """BSSY: the active lanes will meet."""
-
-    def mark(_: Instruction, active: Bools) -> Value:
-        return Value(values.mask_of(active))
-
-    return computed(inst, [("b", inst.operands[0])], [], mark, across=True)
+    into = [("b", inst.operands[0])]
+    return computed(inst, into, [], lambda _, active: Value(values.mask_of(active)), across=True)
 
 
 def _meeting_moved(inst: Instruction) -> Built:

@@ -329,7 +329,11 @@ class Flow:
         if index not in self._found:
             self._found[index] = self._around(index, self.meet(index))
         found = self._found[index]
-        return found if found is not None and (together or self._joins(index, found.meet)) else None
+        if found is None or together:
+            return found
+        read, action = self.steps[index].cells, self.steps[found.meet].action
+        uniform = bool(read) and all(cell.startswith("U") for cell in read)
+        return found if uniform or (isinstance(action, Reconverge) and not action.leaves) else None
 
     def meet(self, index: int) -> int | None:
         """The step where all ways of a branch meet; None where there is none."""
@@ -389,12 +393,6 @@ class Flow:
             s.action.space for s in between if isinstance(s.action, Memory) and s.action.kind != "load"
         ]
         return Detour(meet, written - masks, frozenset(changed))
-
-    def _joins(self, index: int, meet: int) -> bool:
-        """Whether lanes that part at the branch go on as one group where its ways meet."""
-        read, action = self.steps[index].cells, self.steps[meet].action
-        uniform = bool(read) and all(cell.startswith("U") for cell in read)
-        return uniform or (isinstance(action, Reconverge) and not action.leaves)
 
 
 def _return_places(steps: tuple[Step, ...]) -> tuple[int, ...]:

@@ -1,1 +1,1 @@
-"""PTX as text: read, followed, and edited."""
+"""PTX as text: its statements and declarations, each with its place."""

@@ -56,7 +56,7 @@ class Values:
     def integer(self, file: File, node: Node | None) -> int | None:
         """The value of an expression; None where it is not a constant of the program."""
         self._left = _MOST_STEPS * 8
-        return self._integer(file, node) if node is not None else None
+        return self._integer(file, node)
 
     def varies(self, file: File, node: Node) -> bool:
         """Whether the arguments of a template decide the value."""
@@ -92,9 +92,9 @@ class Values:
                 return self._size(file, match[1] or match[2] or match[3])
         return None
 
-    def _integer(self, file: File, node: Node) -> int | None:
+    def _integer(self, file: File, node: Node | None) -> int | None:
         self._left -= 1
-        if self._left < 0:
+        if self._left < 0 or node is None:
             return None
         match node.type:
             case "number_literal":
@@ -110,22 +110,21 @@ class Values:
                 told = node.child_by_field_name("type") or node.child_by_field_name("value")
                 return self._size(file, file.text(told).strip("()")) if told is not None else None
             case "binary_expression":
-                left, right = (node.child_by_field_name(part) for part in ("left", "right"))
                 symbol = file.text(node.children[1])
-                values = [self._integer(file, one) if one is not None else None for one in (left, right)]
                 function = _BINARY.get(symbol)
-                a, b = values
+                a, b = (self._integer(file, node.child_by_field_name(part)) for part in ("left", "right"))
                 if function is None or a is None or b is None or (symbol in "/%" and b == 0):
                     return None
                 return int(function(a, b))
             case "conditional_expression":
-                parts = [node.child_by_field_name(f) for f in ("condition", "consequence", "alternative")]
-                chosen = self._integer(file, parts[0]) if parts[0] is not None else None
-                taken = None if chosen is None else parts[1] if chosen else parts[2]
-                return self._integer(file, taken) if taken is not None else None
+                chosen = self._integer(file, node.child_by_field_name("condition"))
+                if chosen is None:
+                    return None
+                return self._integer(
+                    file, node.child_by_field_name("consequence" if chosen else "alternative")
+                )
             case "unary_expression":
-                argument = node.child_by_field_name("argument")
-                value = self._integer(file, argument) if argument is not None else None
+                value = self._integer(file, node.child_by_field_name("argument"))
                 change = _UNARY.get(file.text(node.children[0]))
                 return change(value) if value is not None and change is not None else None
         return None
@@ -138,7 +137,7 @@ class Values:
         if name in self._source.macros:
             told = File(name, f"int x = {self._source.macros[name]};".encode())
             (one,) = told.variables.get("x", [None])[:1]
-            return self._integer(told, one.value) if one is not None and one.value is not None else None
+            return self._integer(told, one.value) if one is not None else None
         variable = self._source.meant(file, node)
         if variable is not None:
             fixed = re.search(r"\b(const|constexpr)\b", variable.file.text(variable.node))
