@@ -1,6 +1,7 @@
 """What instructions of machine code do to memory."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from layoutopt.hardware.operations import Operation
@@ -41,21 +42,17 @@ def _place(inst: Instruction, space: Space) -> Source:
     return address(text, wide=space in ("global", "generic"))
 
 
-def _load(space: Space) -> Builder:
+def _load(space: Space, inst: Instruction) -> Built:
     """A load, of constant memory by its bank."""
-
-    def build(inst: Instruction) -> Built:
-        width, bank = _width(inst), 0
-        if space == "constant":
-            if inst.has("IL", "IS", "ISL"):
-                raise UnreadableOperand("an indexed bank")
-            bank, place = constant_place(inst.operands[1])
-        else:
-            place = _place(inst, space)
-        action = Memory("load", space, width, inst.has("S8", "S16"), _served("load", space, width), bank=bank)
-        return Built(action, (place,), registers(inst.operands[0], max(1, width // 4)))
-
-    return build
+    width, bank = _width(inst), 0
+    if space == "constant":
+        if inst.has("IL", "IS", "ISL"):
+            raise UnreadableOperand("an indexed bank")
+        bank, place = constant_place(inst.operands[1])
+    else:
+        place = _place(inst, space)
+    action = Memory("load", space, width, inst.has("S8", "S16"), _served("load", space, width), bank=bank)
+    return Built(action, (place,), registers(inst.operands[0], max(1, width // 4)))
 
 
 def _served(kind: str, space: Space, width: int) -> Operation | None:
@@ -63,30 +60,23 @@ def _served(kind: str, space: Space, width: int) -> Operation | None:
     return Operation(kind, width) if space in ("shared", "generic") else None
 
 
-def _store(space: Space) -> Builder:
+def _store(space: Space, inst: Instruction) -> Built:
     """A store of one operand."""
-
-    def build(inst: Instruction) -> Built:
-        width = _width(inst)
-        (data,) = (text for text in inst.operands if not is_predicate(text) and not _is_place(text))
-        action = Memory("store", space, width, operation=_served("store", space, width))
-        return Built(action, (_place(inst, space), *words(data, max(1, width // 4))))
-
-    return build
+    width = _width(inst)
+    (data,) = (text for text in inst.operands if not is_predicate(text) and not _is_place(text))
+    action = Memory("store", space, width, operation=_served("store", space, width))
+    return Built(action, (_place(inst, space), *words(data, max(1, width // 4))))
 
 
-def _matrices(kind: Any) -> Builder:
-    def build(inst: Instruction) -> Built:
-        if not inst.has("M88", "MT88"):
-            raise UnreadableOperand("matrices of another shape")
-        count = next((int(m) for m in inst.modifiers if m in ("2", "4")), 1)
-        operation = Operation(kind, 16, count, inst.has("MT88"))
-        action, place = Memory(kind, "shared", 16, operation=operation), _place(inst, "shared")
-        if kind == "ldmatrix":
-            return Built(action, (place,), registers(inst.operands[0], count))
-        return Built(action, (place, *words(inst.operands[1], count)))
-
-    return build
+def _matrices(kind: Any, inst: Instruction) -> Built:
+    if not inst.has("M88", "MT88"):
+        raise UnreadableOperand("matrices of another shape")
+    count = next((int(m) for m in inst.modifiers if m in ("2", "4")), 1)
+    operation = Operation(kind, 16, count, inst.has("MT88"))
+    action, place = Memory(kind, "shared", 16, operation=operation), _place(inst, "shared")
+    if kind == "ldmatrix":
+        return Built(action, (place,), registers(inst.operands[0], count))
+    return Built(action, (place, *words(inst.operands[1], count)))
 
 
 # What is left in memory, out of the old content and the sources, and whether the order is all one.
@@ -105,34 +95,30 @@ _COMBINATIONS: Final[Mapping[str, tuple[Callable[..., Value], bool]]] = {
 }
 
 
-def _atomic(space: Space) -> Builder:
+def _atomic(space: Space, inst: Instruction) -> Built:
     """Atomics; what is left and returned is known of those of shared memory on words.
 
     Additions of 1 without a result (POPC) serve lanes of one address together, others one by one.
     """
-
-    def build(inst: Instruction) -> Built:
-        width = _width(inst)
-        combine, commutes = None, False
-        if space == "shared" and width == 4 and not inst.has("F32", "F16x2", "F64"):
-            names = [f"{m}.S32" for m in inst.modifiers if inst.has("S32")] + list(inst.modifiers)
-            combine, commutes = next((_COMBINATIONS[m] for m in names if m in _COMBINATIONS), (None, False))
-        data = [text for text in inst.operands if not is_predicate(text)][1:]
-        sources = [word(text) for text in data if not _is_place(text)] if combine is not None else []
-        kind = "reduce" if space == "shared" and inst.has("POPC") else "atomic"
-        action = Memory(
-            "atomic",
-            space,
-            width,
-            operation=_served(kind, space, width) if width in (4, 8) else None,
-            combine=combine,
-            commutes=commutes,
-            doubled=inst.has("CAS", "CAST"),
-            retried=space == "shared" and inst.has("CAST"),
-        )
-        return Built(action, (_place(inst, space), *sources), _returned(inst, width))
-
-    return build
+    width = _width(inst)
+    combine, commutes = None, False
+    if space == "shared" and width == 4 and not inst.has("F32", "F16x2", "F64"):
+        names = [f"{m}.S32" for m in inst.modifiers if inst.has("S32")] + list(inst.modifiers)
+        combine, commutes = next((_COMBINATIONS[m] for m in names if m in _COMBINATIONS), (None, False))
+    data = [text for text in inst.operands if not is_predicate(text)][1:]
+    sources = [word(text) for text in data if not _is_place(text)] if combine is not None else []
+    kind = "reduce" if space == "shared" and inst.has("POPC") else "atomic"
+    action = Memory(
+        "atomic",
+        space,
+        width,
+        operation=_served(kind, space, width) if width in (4, 8) else None,
+        combine=combine,
+        commutes=commutes,
+        doubled=inst.has("CAS", "CAST"),
+        retried=space == "shared" and inst.has("CAST"),
+    )
+    return Built(action, (_place(inst, space), *sources), _returned(inst, width))
 
 
 def _returned(inst: Instruction, width: int) -> tuple[str, ...]:
@@ -165,23 +151,23 @@ def _asked_for_space(inst: Instruction) -> Built:
 
 
 MEMORY: Final[Mapping[str, Builder]] = {
-    "ATOM": _atomic("generic"),
-    "ATOMG": _atomic("global"),
-    "ATOMS": _atomic("shared"),
-    "LD": _load("generic"),
-    "LDC": _load("constant"),
-    "LDCU": _load("constant"),
-    "LDG": _load("global"),
+    "ATOM": partial(_atomic, "generic"),
+    "ATOMG": partial(_atomic, "global"),
+    "ATOMS": partial(_atomic, "shared"),
+    "LD": partial(_load, "generic"),
+    "LDC": partial(_load, "constant"),
+    "LDCU": partial(_load, "constant"),
+    "LDG": partial(_load, "global"),
     "LDGSTS": _copy,
-    "LDL": _load("local"),
-    "LDS": _load("shared"),
-    "LDSM": _matrices("ldmatrix"),
+    "LDL": partial(_load, "local"),
+    "LDS": partial(_load, "shared"),
+    "LDSM": partial(_matrices, "ldmatrix"),
     "QSPC": _asked_for_space,
-    "RED": _atomic("global"),
-    "REDG": _atomic("global"),
-    "ST": _store("generic"),
-    "STG": _store("global"),
-    "STL": _store("local"),
-    "STS": _store("shared"),
-    "STSM": _matrices("stmatrix"),
+    "RED": partial(_atomic, "global"),
+    "REDG": partial(_atomic, "global"),
+    "ST": partial(_store, "generic"),
+    "STG": partial(_store, "global"),
+    "STL": partial(_store, "local"),
+    "STS": partial(_store, "shared"),
+    "STSM": partial(_matrices, "stmatrix"),
 }
