@@ -9,7 +9,7 @@ from certificates_checked import CASES, SCRIPT, at, certified, checked, holds, p
 from command import layoutopt, python
 from conftest import ROOT
 from oracle import toy
-from test_cnf import satisfiable
+from test_reasons import satisfiable
 from written import access_from, data_of, ring, saved
 
 from layoutopt import Status, solve

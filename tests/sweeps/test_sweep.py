@@ -1,7 +1,8 @@
-"""Sweeps: every question once, answers as `solve` gives them, a store that goes on where it was."""
+"""Sweeps: every question once, answers as `solve` gives them; a store that goes on; processes that call functions."""
 
 import csv
 import json
+import math
 import os
 import shutil
 import signal
@@ -9,6 +10,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import time
 from types import SimpleNamespace
 
 import check_sweep
@@ -23,8 +25,9 @@ import layoutopt as package
 from layoutopt.errors import MachineError, ProblemFileError
 from layoutopt.files.file import from_data
 from layoutopt.files.result_file import answer_from_data
-from layoutopt.ground.processes import Process
+from layoutopt.ground.processes import KilledWorker, Process, Processes
 from layoutopt.hardware.devices import device
+from layoutopt.hardware.machine import ended
 from layoutopt.study.solve import with_faster
 from layoutopt.sweeps import workers
 from layoutopt.sweeps.store import Store
@@ -424,3 +427,37 @@ def test_no_scheduler_is_an_error(template, monkeypatch):
         package.sweep(str(template), scheduler="tcp://localhost:1")
     with pytest.raises(MachineError, match="there is no scheduler file"):
         package.sweep(str(template), scheduler="none.json")
+
+
+@pytest.fixture
+def processes():
+    one = Processes(1)
+    yield one
+    one.close()
+
+
+def test_a_result_an_error_and_a_death(processes):
+    asked = [processes.submit(math.sqrt, number) for number in (4.0, -1.0)]
+    assert asked[0].result() == 2.0
+    with pytest.raises(ValueError, match="math domain"):
+        asked[1].result()
+    with pytest.raises(KilledWorker):
+        processes.submit(signal.raise_signal, signal.SIGKILL).result()
+    assert processes.submit(abs, -1).result() == 1
+
+
+def test_what_takes_too_long_is_ended(processes):
+    with pytest.raises(KilledWorker):
+        processes.submit(time.sleep, 60, seconds=0.05).result()
+
+
+def test_closing_ends_what_a_call_began(processes, tmp_path):
+    mark = tmp_path / "pid"
+    processes.submit(ended, ["sh", "-c", f"echo $$ > {mark}.new; mv {mark}.new {mark}; exec sleep 60"])
+    while not mark.exists():
+        time.sleep(0.01)
+    began = time.monotonic()
+    processes.close()
+    assert time.monotonic() - began < 5
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(mark.read_text()), 0)
