@@ -66,11 +66,8 @@ def pytest_collection_modifyitems(items):
     gpu = smi is not None and subprocess.run([smi, "-L"], capture_output=True, check=False).returncode == 0
     for item in items:
         if "nvcc" in item.keywords and missing:
-            item.add_marker(
-                pytest.mark.skip(
-                    reason=f"{missing[0]} is not on this machine (pip install -e '.[cuda]' brings it)"
-                )
-            )
+            reason = f"{missing[0]} is not on this machine (pip install -e '.[cuda]' brings it)"
+            item.add_marker(pytest.mark.skip(reason=reason))
         if "gpu" in item.keywords and not gpu:
             item.add_marker(pytest.mark.skip(reason="no NVIDIA GPU on this machine"))
 

@@ -133,6 +133,14 @@ def saved(folder, name, data):
     return path
 
 
+def text_file(folder, text, name="k.cu"):
+    """The path of a file that holds the text, in a folder that is made where it is not there."""
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    return path
+
+
 def batched_rows_and_columns(size, count, element, width):
     """Matrices of which each lane has a row, then a column; a warp spans several."""
     row, other = f"tid//{size}", f"tid%{size}"

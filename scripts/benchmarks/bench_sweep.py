@@ -10,9 +10,14 @@ import argparse
 import math
 import random
 import resource
+import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[2] / "tests"))
+
+from written import data_of
 
 import layoutopt
 from layoutopt.hardware.devices import device
@@ -20,18 +25,13 @@ from layoutopt.study.solve import with_faster
 
 LIMIT = 60.0  # seconds for each problem
 WHO = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-TEMPLATE = {
-    "name": "tile {M}x{N}",
-    "params": {"M": list(range(2, 102)), "N": list(range(2, 102))},
-    "tile": {"shape": ["M", "N"], "element": "f32"},
-    "threads": 32,
-    "accesses": [
-        {"name": "rows", "op": "store", "bytes": 4, "index": ["i", "tid % N"],
-         "for": {"i": "M"}, "where": "tid < N"},
-        {"name": "columns", "op": "load", "bytes": 4, "index": ["tid % M", "i"],
-         "for": {"i": "N"}, "where": "tid < M"},
-    ],
-}  # fmt: skip
+TEMPLATE = data_of(
+    """MxN f32, 32 threads
+    rows: store 4 [i, tid % N]; i<M; where tid < N
+    columns: load 4 [tid % M, i]; i<N; where tid < M""",
+    name="tile {M}x{N}",
+    params={"M": [*range(2, 102)], "N": [*range(2, 102)]},
+)
 
 
 def cpu_ms() -> list[float]:

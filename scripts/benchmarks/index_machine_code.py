@@ -173,10 +173,9 @@ def layouts(name: str, problem: Problem, record: dict[tuple[str, str], str]) -> 
         found["published"] = problem.published.offset
     if len(shape) > 1:
         bits = problem.tile.element_bits
-        widths = [
-            w for a in problem.accesses for w in (a.bytes if isinstance(a.bytes, tuple) else (a.bytes,))
-        ]
-        vector = max(1, 8 * max((w for w in widths if w), default=16) // bits)
+        given = (a.bytes if isinstance(a.bytes, tuple) else (a.bytes,) for a in problem.accesses)
+        widths = [width for some in given for width in some if width]
+        vector = max(1, 8 * max(widths, default=16) // bits)
         pitch = shape[-1] + vector
         rows = [f"x{d}*{s // shape[-1]}" for d, s in enumerate(strides[:-1])]
         found["pad"] = f"({' + '.join(rows)})*{pitch} + x{len(shape) - 1}"
@@ -202,8 +201,7 @@ def kernel(name: str, access: AccessPlan, base: str, address: str, given: bool =
     # What is loaded must be used, or the assembler leaves the load out.
     use = " sum ^= v[0] ^ v[1] ^ v[2] ^ v[3];" if operation.does.returns else ""
     body = f"{{ const uint32_t address = {address}; {access_instruction(access, 'address')}{use} }}"
-    return "\n".join(
-        [
+    return "\n".join([
             f'extern "C" __global__ void {name}(uint32_t* cell, uint32_t smem) {{',
             "    extern __shared__ __align__(1024) unsigned char tile[];" * (not given),
             "    smem = static_cast<uint32_t>(__cvta_generic_to_shared(tile));" * (not given),
@@ -211,8 +209,7 @@ def kernel(name: str, access: AccessPlan, base: str, address: str, given: bool =
             *guarded_loops(access, body),
             "    *cell = sum;",
             "}\n",
-        ]
-    )
+    ])  # fmt: skip
 
 
 def emitted(planned: Plan) -> str:

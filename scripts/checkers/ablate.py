@@ -26,7 +26,7 @@ from unittest.mock import patch
 
 import numpy as np
 from click.testing import CliRunner
-from record_answers import questions, standing
+from record_answers import objective, questions, standing
 
 from layoutopt.cli.commands import main as layoutopt
 from layoutopt.errors import LayoutoptError
@@ -112,9 +112,7 @@ def answer(question: dict[str, Any], off: list[str], heard: set[str]) -> tuple[A
 
 def verdict(question: dict[str, Any], known: Any, found: Any) -> str:
     """How an answer without mechanisms stands to the answer with them."""
-    command = question["commands"][0]
-    asked = question["files"]["p.json"].get("layout", {}).get("minimise", "excess")
-    asked = command[command.index("--minimise") + 1] if "--minimise" in command else asked
+    asked = objective(question, question["commands"][0])
     ranks = standing(known, asked), standing(found, asked)
     if ranks[0] == ranks[1] or None in ranks:
         return "same"

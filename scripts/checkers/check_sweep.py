@@ -20,19 +20,18 @@ import tempfile
 import time
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).parents[2] / "tests"))
+
+from written import data_of
+
 START = "import sys; sys.argv[0] = 'layoutopt'; from layoutopt.cli import run; run()"
-TEMPLATE = {
-    "name": "tile {M}x{N} {e}",
-    "params": {"M": [8, 16, 32, 64], "N": [8, 16, 32, 64], "e": ["f32", "f16"], "kind": ["load", "store"]},
-    "tile": {"shape": ["M", "N"], "element": "e"},
-    "threads": 32,
-    "accesses": [
-        {"name": "rows", "op": "kind", "bytes": 4, "index": ["(2*tid + 64*i) // N", "(2*tid + 64*i) % N"],
-         "for": {"i": "M * N // 64"}},
-        {"name": "columns", "op": "load", "bytes": 4, "index": ["(tid + 32*i) % M", "(tid + 32*i) // M * 2"],
-         "for": {"i": "M * N // 64"}},
-    ],
-}  # fmt: skip
+TEMPLATE = data_of(
+    """MxN e, 32 threads
+    rows: kind 4 [(2*tid + 64*i) // N, (2*tid + 64*i) % N]; i<M * N // 64
+    columns: load 4 [(tid + 32*i) % M, (tid + 32*i) // M * 2]; i<M * N // 64""",
+    name="tile {M}x{N} {e}",
+    params={"M": [8, 16, 32, 64], "N": [8, 16, 32, 64], "e": ["f32", "f16"], "kind": ["load", "store"]},
+)
 
 
 class Scheduler:

@@ -200,11 +200,17 @@ def standing(answer: Any, minimise: str) -> tuple[Any, ...] | None:
     return (*found, RANKS[answer["status"]], *bounds, cost)
 
 
+def objective(question: dict[str, Any], command: list[str]) -> str:
+    """What comes first, as the file or the command has it."""
+    if "--minimise" in command:
+        return command[command.index("--minimise") + 1]
+    return str(question["files"].get("p.json", {}).get("layout", {}).get("minimise", "excess"))
+
+
 def was_cut(answer: Any) -> bool:
     """Whether a limit of time ended the search."""
-    return isinstance(answer, dict) and (
-        "time limit" in str(answer.get("reason")) or "out of time" in str(answer.get("reason"))
-    )
+    reason = str(answer.get("reason")) if isinstance(answer, dict) else ""
+    return "time limit" in reason or "out of time" in reason
 
 
 def without_times(value: Any) -> Any:
@@ -218,8 +224,7 @@ def judged(before: dict[str, Any], after: dict[str, Any]) -> Iterator[tuple[str,
     """Each command of a question: how its second answer stands to its first, and in what it differs."""
     for command, old, new in zip(before["commands"], before["answers"], after["answers"], strict=True):
         verb = command[0]
-        asked = before["files"].get("p.json", {}).get("layout", {}).get("minimise", "excess")
-        asked = command[command.index("--minimise") + 1] if "--minimise" in command else asked
+        asked = objective(before, command)
         ranks = standing(old["answer"], asked), standing(new["answer"], asked)
         known, now = ([answer["answer"], answer.get("files")] for answer in (old, new))
         if without_times(known) == without_times(now):

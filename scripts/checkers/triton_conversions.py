@@ -90,13 +90,8 @@ def question(seed: int) -> tuple[list[int], str, Bases, Bases]:
             blocked(rng, shape) if rng.random() < 0.5 else matrix(shape, element, rng.random() < 0.5)
             for _ in range(2)
         ]
-        inside = all(
-            x < e
-            for side in sides
-            for part in side.values()
-            for v in part
-            for x, e in zip(v, shape, strict=True)
-        )
+        vectors = (v for side in sides for part in side.values() for v in part)
+        inside = all(v[0] < shape[0] and v[1] < shape[1] for v in vectors)
         if inside and sides[0] != sides[1]:
             return shape, element, *sides
 

@@ -55,9 +55,8 @@ def _round(number, parts):
         if name == "constraints":
             lines += [f"  {name}", *(f"    {item}" for item in items)]
         elif items:
-            lines += textwrap.wrap(
-                f"{name}: " + ", ".join(items), 108, initial_indent="  ", subsequent_indent="    "
-            )
+            text = f"{name}: {', '.join(items)}"
+            lines += textwrap.wrap(text, 108, initial_indent="  ", subsequent_indent="    ")
     return "".join(line + "\n" for line in lines)
 
 
@@ -65,11 +64,8 @@ def readable(model, answer):
     """Variables with their ranges, constraints, the objective, and the variables that are not 0."""
     names = [model.names.get(v, f"v{v}") for v in range(model.size[0])]
     switches = [n for n, domain in zip(names, model.domains, strict=True) if domain == (0, 1)]
-    numbers = [
-        f"{n} in {low}..{high}"
-        for n, (low, high) in zip(names, model.domains, strict=True)
-        if (low, high) != (0, 1)
-    ]
+    domains = [(n, ends) for n, ends in zip(names, model.domains, strict=True) if ends != (0, 1)]
+    numbers = [f"{n} in {low}..{high}" for n, (low, high) in domains]
     values = zip(names, answer.values, strict=False)
     found = [name if value == 1 else f"{name} = {value}" for name, value in values if value]
     return {

@@ -29,6 +29,7 @@ from layoutopt.hardware.operations import spelling
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 BLOCK = re.compile(r"((?:<!-- [^\n]* -->\n)*)```console\n(.*?)```", re.S)
 NEEDS_NVCC = "<!-- nvcc -->"
 BENCH = re.compile(r"<!-- bench (\S+) -->\n(?:\n?\|[^\n]*\n(?:\|[^\n]*\n)*\n[^\n]*\n)?")
@@ -71,8 +72,7 @@ def _bench(name: str) -> str:
 
 def _model(arguments: str, folder: Path) -> str:
     command = [sys.executable, str(ROOT / "scripts/docs/print_model.py"), *shlex.split(arguments)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=True)
     return f"<!-- model {arguments} -->\n```text\n{done.stdout}```"
 
 
@@ -124,14 +124,8 @@ def run(command: str, folder: Path, code: int) -> str:
     if program != "layoutopt":
         raise SystemExit(f"{command}: only layoutopt is run")
     start = "import sys; sys.argv[0] = 'layoutopt'; from layoutopt.cli import run; run()"
-    done = subprocess.run(
-        [sys.executable, "-c", start, *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command_line, env = [sys.executable, "-c", start, *arguments], {**ENVIRONMENT, "COLUMNS": "100"}
+    done = subprocess.run(command_line, cwd=folder, env=env, capture_output=True, text=True, check=False)
     if done.returncode != code:
         raise SystemExit(f"{command}: exit code {done.returncode}, not {code}: {done.stderr}")
     return done.stdout or (done.stderr if code else "")

@@ -34,8 +34,7 @@ def toy_devices(rng: random.Random) -> dict:
         if lanes >= 4 and rng.random() < 0.3:
             rows.append({"ops": ["load"], "bytes": [8], "phase": lanes // 2, "merge": "pairs"})
         if rng.random() < 0.15:
-            order = rng.sample(range(lanes), lanes)
-            half = lanes // 2
+            order, half = rng.sample(range(lanes), lanes), lanes // 2
             halves = [sorted(order[:half]), sorted(order[half:])]
             rows.append({"ops": ["load"], "bytes": [4], "phase": halves})
         if rng.random() < 0.1:

@@ -396,13 +396,8 @@ def listing_case(rng: random.Random) -> Case:
     name, ptx = rng.choice(NAMES), rng.random() < 0.6
     text = (KERNELS / f"{name}.{'ptx' if ptx else 'sm_90.sass'}").read_text()
     how = rng.random()
-    data = (
-        mutate_code(text, rng)
-        if how < 0.8
-        else mutate_bytes(text.encode(), rng)
-        if how < 0.9
-        else text.encode()
-    )
+    plain = text.encode()
+    data = mutate_code(text, rng) if how < 0.8 else mutate_bytes(plain, rng) if how < 0.9 else plain
     return kernel_case("k.ptx" if ptx else "k.sass", data, name, OF_A_KERNEL.strip() + OF_PTX * ptx, rng)
 
 

@@ -41,16 +41,14 @@ def constraints(rng: random.Random, problem: dict) -> list[str]:
     """Constraints on the command line; families are some of those that the file allows."""
     allowed = problem.get("layout", {}).get("families", FAMILIES)
     families = ",".join(f for f in allowed if rng.random() < 0.4) or allowed[0]
-    return rng.choice(
-        [
-            *(["--conflict-free"], ["--conflict-free"], ["--families", families]),
-            ["--families", families, "--conflict-free"],
-            ["--max-bytes", str(rng.choice([64, 300, 1024, 4096]))],
-            ["--minimise", rng.choice(["bytes", "instructions", "excess"])],
-            ["--alignment", str(rng.choice([4, 16, 128]))],
-            ["--pitch-multiple", str(rng.choice([4, 16, 32]))],
-        ]
-    )
+    return rng.choice([
+        *(["--conflict-free"], ["--conflict-free"], ["--families", families]),
+        ["--families", families, "--conflict-free"],
+        ["--max-bytes", str(rng.choice([64, 300, 1024, 4096]))],
+        ["--minimise", rng.choice(["bytes", "instructions", "excess"])],
+        ["--alignment", str(rng.choice([4, 16, 128]))],
+        ["--pitch-multiple", str(rng.choice([4, 16, 32]))],
+    ])  # fmt: skip
 
 
 def check(case: Case, folder: Path, told: Counter) -> None:

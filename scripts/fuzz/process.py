@@ -23,17 +23,13 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]  # the package beside this scrip
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a fork of a process with threads is a risk
 
 from command import become, import_package  # noqa: E402
+from written import data_of  # noqa: E402
 
 import layoutopt  # noqa: E402
 from layoutopt.cli import run  # noqa: E402
 from layoutopt.cli.commands import main  # noqa: E402
 
-WARM_UP = {
-    "name": "warm_up",
-    "tile": {"shape": [8, 8], "element": "f32"},
-    "threads": 8,
-    "accesses": [{"name": "a", "op": "load", "index": ["tid", "0"], "bytes": 4}],
-}
+WARM_UP = data_of("8x8 f32, 8 threads\na: load 4 [tid, 0]")
 OFFSET = ([], ["--offset", "x0*8 + x1"])
 MEMORY_BYTES = 5 << 29
 FILE_BYTES = 1 << 31  # of any file that a command writes, temporary ones included

@@ -107,10 +107,8 @@ def fixed(root: Path, out: Path, row: dict[str, Any]) -> tuple[dict[str, Any], l
             if not cubin.exists():
                 cubin.write_bytes(compile_source(path, "sm_90", row["compiler"]))
     before = launches_of(cubins[0], row)
-    after = [
-        replace(one, name=one.name.replace(" plain", " patched"), source=cubins[1], shared=shared[1])
-        for one in before
-    ]
+    other = {"source": cubins[1], "shared": shared[1]}
+    after = [replace(one, name=one.name.replace(" plain", " patched"), **other) for one in before]
     return told, [*before, *after]
 
 
@@ -167,15 +165,13 @@ def launched(folder: Path) -> Iterator[tuple[str, tuple[Path, dict[str, Any]]]]:
 
 def fix(folder: Path, out: Path, *, jobs: int = 2) -> None:
     out.mkdir(exist_ok=True)
-    rows = [place for _, place in launched(folder)]
     with ThreadPoolExecutor(jobs) as workers:
-        found = list(workers.map(lambda one: fixed(one[0], out, one[1]), rows))
+        found = list(workers.map(lambda one: fixed(one[1][0], out, one[1][1]), launched(folder)))
     commit = ("git", "-C", ROOT, "rev-parse", "--short", "HEAD")
     (out / "commit").write_text(subprocess.run(commit, capture_output=True, text=True).stdout)
     collection.write_list(out, [launch for _, launches in found for launch in launches])
-    (out / "kernels.json").write_text(
-        json.dumps([told for told, _ in found if told["status"] != "none"], indent=1)
-    )
+    rows = [told for told, _ in found if told["status"] != "none"]
+    (out / "kernels.json").write_text(json.dumps(rows, indent=1))
 
 
 def measure(out: Path) -> None:

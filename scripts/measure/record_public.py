@@ -81,9 +81,8 @@ def call(kernel: Launch, data: bool) -> Any:
             buffers[str(k)] = kernel_launches.contents(argument)
         else:
             numbers[str(k)] = "pointer"
-    return launch.Launch(
-        block=kernel.block, grid=kernel.grid, arguments=numbers, shared_bytes=kernel.shared, buffers=buffers
-    )
+    shape = {"block": kernel.block, "grid": kernel.grid, "shared_bytes": kernel.shared}
+    return launch.Launch(arguments=numbers, buffers=buffers, **shape)
 
 
 def predicted(program: Any, kernel: Launch, data: bool) -> dict[str, Any]:
@@ -203,17 +202,12 @@ def _table_line(title: str, numbers: Sequence[int]) -> str:
 
 def _kinds(row: dict[str, Any]) -> tuple[int, int, int, int]:
     """1 or 0 each: has conflicts, is certain, is certain at least with data, and what is certain is exact."""
-    conflicts = any(
-        row["counters"][one] not in (0, [0] * kernel_launches.REPEAT) for one in OURS if "conflicts" in one
-    )
+    none = 0, [0] * kernel_launches.REPEAT
+    conflicts = any(row["counters"][one] not in none for one in OURS if "conflicts" in one)
     alone, known = row["predicted"], row["with_data"]
     sure = [one for one in (alone, known) if one.get("certain")]
-    return (
-        conflicts,
-        bool(alone.get("certain")),
-        bool(sure),
-        bool(sure) and all(exact(row, one) for one in sure),
-    )
+    right = bool(sure) and all(exact(row, one) for one in sure)
+    return conflicts, bool(alone.get("certain")), bool(sure), right
 
 
 def exact(row: dict[str, Any], found: dict[str, Any]) -> bool:

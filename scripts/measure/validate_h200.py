@@ -43,22 +43,19 @@ PRODUCTS = [
     ("m8n8k4", "f16", "f32", ""), ("m8n8k4", "f16", "f16", ""),
 ]  # fmt: skip
 MATRICES = [
-    (op, name, element, index)
-    for op, name, element, index in [
-        *((f"{kind}matrix.x{x}", "mma.m16n8k16.A.f16", "f16", None) for kind in ("ld", "st") for x in (1, 2, 4)),  # noqa: E501
-        *((f"{kind}matrix.x{x}.trans", "mma.m16n8k16.A.f16", "f16", ["k", "m"])
-          for kind in ("ld", "st") for x in (1, 2, 4)),
-        *((f"ldmatrix.x{x}", "mma.m16n8k16.B.bf16", "bf16", ["n", "k"]) for x in (1, 2)),
-        *((f"ldmatrix.x{x}.trans", "mma.m16n8k16.B.f16", "f16", None) for x in (1, 2)),
-        ("ldmatrix.x2", "mma.m16n8k8.A.f16", "f16", None),
-        ("ldmatrix.x4", "mma.m16n8k8.A.tf32", "f32", None),
-        ("ldmatrix.x2", "mma.m16n8k8.B.tf32", "f32", ["n", "k"]),
-        ("ldmatrix.x2", "mma.m16n8k16.A.s8", "i8", None),
-        ("ldmatrix.x4", "mma.m16n8k32.A.s8", "i8", None),
-        ("ldmatrix.x2", "mma.m16n8k32.B.e4m3", "f8", ["n", "k"]),
-        ("ldmatrix.x4", "mma.m16n8k64.A.s4", "u8", None),
-        ("stmatrix.x2", "mma.m16n8k16.C.f16", "f16", None),
-    ]
+    *((f"{kind}matrix.x{x}", "mma.m16n8k16.A.f16", "f16", None) for kind in ("ld", "st") for x in (1, 2, 4)),
+    *((f"{kind}matrix.x{x}.trans", "mma.m16n8k16.A.f16", "f16", ["k", "m"])
+      for kind in ("ld", "st") for x in (1, 2, 4)),
+    *((f"ldmatrix.x{x}", "mma.m16n8k16.B.bf16", "bf16", ["n", "k"]) for x in (1, 2)),
+    *((f"ldmatrix.x{x}.trans", "mma.m16n8k16.B.f16", "f16", None) for x in (1, 2)),
+    ("ldmatrix.x2", "mma.m16n8k8.A.f16", "f16", None),
+    ("ldmatrix.x4", "mma.m16n8k8.A.tf32", "f32", None),
+    ("ldmatrix.x2", "mma.m16n8k8.B.tf32", "f32", ["n", "k"]),
+    ("ldmatrix.x2", "mma.m16n8k16.A.s8", "i8", None),
+    ("ldmatrix.x4", "mma.m16n8k32.A.s8", "i8", None),
+    ("ldmatrix.x2", "mma.m16n8k32.B.e4m3", "f8", ["n", "k"]),
+    ("ldmatrix.x4", "mma.m16n8k64.A.s4", "u8", None),
+    ("stmatrix.x2", "mma.m16n8k16.C.f16", "f16", None),
 ]  # fmt: skip
 
 

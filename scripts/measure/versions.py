@@ -47,10 +47,8 @@ def keep(folder: Path, row: dict[str, Any]) -> None:
 def races_left(folder: Path) -> list[str]:
     """Names of launches of which no race is known."""
     known = raced(folder)
-    names = [
-        launch.name.replace(" plain", "") for launch in collection.listed(folder) if " plain" in launch.name
-    ]
-    return [name for name in names if name not in known]
+    names = (launch.name for launch in collection.listed(folder) if " plain" in launch.name)
+    return [name for one in names if (name := one.replace(" plain", "")) not in known]
 
 
 def raced(folder: Path) -> dict[str, dict[str, Any]]:

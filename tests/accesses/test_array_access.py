@@ -71,9 +71,8 @@ def test_lanes_of_matrix_instructions_beyond_the_addresses_do_not_matter():
     rows[:, :, 0] = np.arange(32) % 16
     rows[1, :, 1] = 8
     rows[:, 16:] = -1
-    given, taking = touched(
-        problem({"name": "a", "op": "ldmatrix.x2", "coordinates": rows}, tile="16x32 f32")
-    )
+    access = {"name": "a", "op": "ldmatrix.x2", "coordinates": rows}
+    given, taking = touched(problem(access, tile="16x32 f32"))
     assert taking.sum() == 32
     assert (given[taking] == rows[:, :16].reshape(-1, 2)).all()
 
@@ -86,11 +85,8 @@ def test_inactive_lanes_may_hold_anything():
 
 
 def test_bases_are_xored():
-    bases = {
-        "register": [[0, 1], [0, 2], [8, 0]],
-        "lane": [[0, 4], [0, 8], [0, 16], [1, 0], [2, 4]],
-        "warp": [[4, 0]],
-    }
+    bases = {"register": [[0, 1], [0, 2], [8, 0]], "warp": [[4, 0]]}
+    bases["lane"] = [[0, 4], [0, 8], [0, 16], [1, 0], [2, 4]]
     data = {"name": "a", "op": "load", "bases": bases}
     found = problem(data, threads=64, tile="16x32 f32")
     assert found.accesses[0].bytes == 16

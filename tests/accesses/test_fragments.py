@@ -189,9 +189,8 @@ def test_direct_loads_touch_the_fragment():
         target = "sm_90" if held.lanes == 32 else "gfx942"
         access = {"name": "x", "op": "load", "bytes": max(1, held.bits // 8), "fragment": name}
         threads = held.lanes * held.warps
-        coordinates, _ = lanes_of(
-            problem(access, shape=shape, element=element, threads=threads, target=target)
-        )
+        asked = problem(access, shape=shape, element=element, threads=threads, target=target)
+        coordinates, _ = lanes_of(asked)
         got = coordinates.reshape(-1, held.warps, held.lanes, 2).transpose(2, 1, 0, 3)
         for d, (c, table) in enumerate(held.at.items()):
             assert (got[..., d] == table[:, :, ::p] // (p if c == packed else 1)).all(), name
@@ -366,10 +365,8 @@ def test_some_warps_and_a_predicate_of_the_file():
 )
 def test_results_are_converted_before_they_are_stored(element, op):
     """Accumulators of 32 bits in a tile of another element lie where those of 16 bits lie in one of 16."""
-    wide, narrow = (
-        {"name": "a", "fragment": f"wgmma.m64n8k16.C.{kind}", "repeat": {"n": 2}, **op}
-        for kind in ("f32", "f16")
-    )
+    access = {"name": "a", "repeat": {"n": 2}, **op}
+    wide, narrow = ({**access, "fragment": f"wgmma.m64n8k16.C.{kind}"} for kind in ("f32", "f16"))
     data = written_out(problem(wide, shape=(64, 16), element=element, threads=128))
     if element == "bf16":
         assert data["accesses"] == written_out(problem(narrow, shape=(64, 16), threads=128))["accesses"]

@@ -47,9 +47,7 @@ def inputs(tmp_path):
     (tmp_path / "soft").symlink_to(problem)
     (tmp_path / "folder" / "inner").mkdir(parents=True)
     (tmp_path / "folder" / "inner" / "p.json").write_bytes(PROBLEM.read_bytes())
-    (tmp_path / "k.ptx").write_bytes(
-        (ROOT / "tests" / "data" / "kernels" / "transpose_plain.ptx").read_bytes()
-    )
+    (tmp_path / "k.ptx").write_bytes((ROOT / "tests/data/kernels/transpose_plain.ptx").read_bytes())
     return tmp_path
 
 
@@ -194,9 +192,8 @@ def test_a_compiler_leaves_nothing_when_it_is_ended(tmp_path):
         "    remove(*words, **options)",
         "temporary.shutil.rmtree = interrupted",
     )
-    code = of_lines(
-        "with temporary.temporary_folder() as folder: ended(['/bin/sh', '-c', script], folder)", before=before
-    )
+    ending = "with temporary.temporary_folder() as folder: ended(['/bin/sh', '-c', script], folder)"
+    code = of_lines(ending, before=before)
     done = started(code=code, env={**ENVIRONMENT, "TMPDIR": str(tmp_path)})
     assert (done.returncode, done.stderr) == (130, "interrupted\n")
     assert list(tmp_path.iterdir()) == []
@@ -205,12 +202,8 @@ def test_a_compiler_leaves_nothing_when_it_is_ended(tmp_path):
 def test_a_working_directory_that_was_removed(tmp_path):
     gone = tmp_path / "gone"
     code = f"import os; os.mkdir({str(gone)!r}); os.chdir({str(gone)!r}); os.rmdir({str(gone)!r}); {RUN}"
-    for arguments in (
-        ("solve", "p.json"),
-        ("solve", PROBLEM, "--table", "t.npy"),
-        ("new", "blank", "-o", "x"),
-    ):
-        done = started(*arguments, code=code)
+    for arguments in ("solve p.json", f"solve {PROBLEM} --table t.npy", "new blank -o x"):
+        done = started(*arguments.split(), code=code)
         assert done.returncode == 2
         assert "the working directory was removed" in done.stderr
         assert len(done.stderr.splitlines()) == 1

@@ -97,9 +97,8 @@ def test_nvcc_assembles_the_copies_and_the_encode_calls(header, tmp_path):
 
 def test_an_h200_did_what_was_emitted():
     """Copies and products in every mode, bulk copies and clusters, and the fragments of products."""
-    copies, fragments = (
-        json.loads((ROOT / f"tests/data/h200_{name}.json").read_text()) for name in ("copies", "fragments")
-    )
+    files = (ROOT / f"tests/data/h200_{name}.json" for name in ("copies", "fragments"))
+    copies, fragments = (json.loads(file.read_text()) for file in files)
     ran = [*MEASURED["copies"], *MEASURED["products"], *copies["cases"]]
     assert not [case for case in ran if case["wrong"] or case.get("error")]
     assert [row["error"] for row in copies["swizzles"][1:]] == 3 * ["encode: CUresult 1"]  # INVALID_VALUE
@@ -129,9 +128,8 @@ def test_a_hopper_gpu_does_what_is_emitted(tmp_path):
     """Every mode of TMA and wgmma, on a GPU of compute capability 9.0: scripts/measure/validate_hopper.py."""
     script = ROOT / "scripts/measure/validate_hopper.py"
     subprocess.run([sys.executable, script, "--write", tmp_path], check=True)
-    done = subprocess.run(
-        [sys.executable, script, "--measure", tmp_path], check=True, capture_output=True, text=True
-    )
+    measure = [sys.executable, script, "--measure", tmp_path]
+    done = subprocess.run(measure, check=True, capture_output=True, text=True)
     assert done.stdout.count("wrong: none") == 2
 
 

@@ -91,11 +91,8 @@ ODD = [(AWKWARD, GPU, "x2*73 + x0*23 + x1"), (REMAINDERS, GPU, "x0*64 + (x1 ^ x0
 def cases(every):
     """Solved problems, every so many, published layouts between them, and what is odd."""
     found = [solved(path) for path in SOLVED]
-    published = [
-        (replace(p, name=f"{p.name} in use"), gpu, p.published.offset)
-        for p, gpu, _ in found
-        if p.published is not None
-    ]
+    used = ((p, gpu) for p, gpu, _ in found if p.published is not None)
+    published = [(replace(p, name=f"{p.name} in use"), gpu, p.published.offset) for p, gpu in used]
     return [*found[::every], *published[:: 2 * every], tabled(), *ODD]
 
 
@@ -119,9 +116,8 @@ def test_long_operands_that_c_would_repeat_are_a_functions():
 
 
 def of_digits(shape, size, digits, targets=(), *more, **fields):
-    return Layout(
-        shape, size, tuple(Digit(*d) for d in digits), tuple(Target(*t) for t in targets), *more, **fields
-    )
+    digits, targets = tuple(Digit(*d) for d in digits), tuple(Target(*t) for t in targets)
+    return Layout(shape, size, digits, targets, *more, **fields)
 
 
 def rows_of(shape, pitch=None):
@@ -169,9 +165,7 @@ def test_golden_code(request):
     )  # fmt: skip
     code = re.sub(r"layoutopt \d\S+", "layoutopt VERSION", emit("cuda", problem, gpu, result))
     path = request.path.parent / "golden" / "gemm.cuh"
-    assert code == path.read_text(), (
-        "to refresh: write the new text to the golden file and read the difference"
-    )
+    assert code == path.read_text(), "to refresh: write the new text to the golden file"
 
 
 def test_the_expert_form_of_a_gemm_tile():

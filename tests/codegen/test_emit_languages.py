@@ -16,18 +16,7 @@ import numpy as np
 import pytest
 from command import ENVIRONMENT, python
 from conftest import ROOT, problem_id
-from emit_programs import (
-    FORMULAS,
-    GXX,
-    SOLVED,
-    emit,
-    expected,
-    run_python,
-    same,
-    solved,
-    tabled,
-    visits,
-)
+from emit_programs import FORMULAS, GXX, SOLVED, emit, expected, run_python, same, solved, tabled, visits
 from written import one_tile, problem_of
 
 from layoutopt.codegen.languages import plan

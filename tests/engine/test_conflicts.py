@@ -173,9 +173,8 @@ def test_rows_do_not_depend_on_their_neighbours(order):
 
 
 def test_nothing_to_count():
-    counts = count_wavefronts(
-        np.zeros((0, 32), np.int64), np.zeros((0, 32), bool), LOAD_16, SM_90.rule(LOAD_16)
-    )
+    none = np.zeros((0, 32), np.int64)
+    counts = count_wavefronts(none, none.astype(bool), LOAD_16, SM_90.rule(LOAD_16))
     assert len(counts.wavefronts) == len(counts.bank_conflicts) == 0
 
 

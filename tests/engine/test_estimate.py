@@ -32,9 +32,8 @@ def counted(problem, offset):
 def test_the_formula_by_hand():
     """Memory: all wavefronts; or one warp's, 1.5 cycles apart; or its instructions, 4 apart."""
     memory = (Memory(40, 10, 5), Memory(40, 40, 5), Memory(40, 10, 16))
-    found = Terms(
-        memory, accesses=3, copies=1, copied_bytes=6400, lines=3, waits=2, branches=1, instructions=360
-    )
+    copies = {"copies": 1, "copied_bytes": 6400, "lines": 3}
+    found = Terms(memory, accesses=3, **copies, waits=2, branches=1, instructions=360)
     assert found.cycles(TIMING) == 10 + 3 * 20 + 100 + (40 + 60 + 64) + 3 * 2 + 2 * 6 + 40 + 360 * 0.25
     assert found.busy(TIMING) == math.hypot(3 * 40 + 3 * 0.5, 360 * 0.25) + 3 * 7
     assert msgspec.structs.replace(found, lines=20).busy(TIMING) == 20 * 50
@@ -60,9 +59,8 @@ def test_iterations_under_a_predicate_wait_or_branch():
         ("tid < 8 >> i", long, 4, 4),
         ("tid < 8", short, 0, 0),
     ):
-        found = counted(problem_of("4096 f32, 32 threads", f"a: load 4 [{index}]; i<4; where {where}"), "x0")[
-            3
-        ]
+        asked = problem_of("4096 f32, 32 threads", f"a: load 4 [{index}]; i<4; where {where}")
+        found = counted(asked, "x0")[3]
         assert (found.waits, found.branches) == (waits, branches)
 
 

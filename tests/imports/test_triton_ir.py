@@ -192,22 +192,15 @@ def test_blackwell_reads_both_operands_from_shared_memory():
 def test_a_buffer_may_be_read_by_its_rows_and_across_them():
     second = "    %o2 = ttng.warp_group_dot %a0, %b0, %acc0 : !ttg.memdesc<128x64xf16, #nv, #smem, mutable> * !ttg.memdesc<64x64xf16, #nv, #smem, mutable> -> tensor<128x64xf32, #mma>\n"
     _, b, _ = problems(HOPPER + second)
-    assert b["accesses"][1:] == [
-        access_from("wgmma.B: wgmma.B"),
-        {"name": "wgmma.B 1", "op": "wgmma.B", "major": "MN"},
-    ]
+    across = {"name": "wgmma.B 1", "op": "wgmma.B", "major": "MN"}
+    assert b["accesses"][1:] == [access_from("wgmma.B: wgmma.B"), across]
     assert audited(b).excess == 0
 
 
 def test_an_operand_without_matrix_instructions():
     operand = "#ttg.dot_op<{opIdx = 1, parent = #b}>"
-    text = (
-        blocks([2, 16], [4, 1], 2)
-        + HEAD
-        + stored("8x32xf32", "#plain")
-        + loaded("8x32xf32", "#plain", operand)
-    )
-    (data,) = problems(text)
+    moved = stored("8x32xf32", "#plain") + loaded("8x32xf32", "#plain", operand)
+    (data,) = problems(blocks([2, 16], [4, 1], 2) + HEAD + moved)
     _, access = data["accesses"]
     # Every row of the column pairs that a lane multiplies; half of the lanes hold the same.
     assert (access["bytes"], access["index"], access["for"]) == (8, ["i", "tid % 16 * 2"], {"i": 8})

@@ -192,9 +192,8 @@ def test_the_cost_is_that_of_the_emitted_code_and_least_where_every_access_takes
     cost = result.proof.index_cost
     assert (offset or result.offset, cost.proved) == (result.offset, proved)
     emitted = sum(a.instructions.total for a in run_plan(asked, SM_90, result).accesses)
-    assert (
-        cost.value == instructions(asked, result.layout) == instructions(asked, of(result.offset)) == emitted
-    )
+    by_text = instructions(asked, of(result.offset))
+    assert cost.value == instructions(asked, result.layout) == by_text == emitted
 
 
 @pytest.mark.parametrize(

@@ -37,9 +37,8 @@ RECORDS = {
 # Known only from what the text does not hold (constant tables), or from contents of buffers.
 NOT_CERTAIN = {"constant_table", *(name for name, launch in LAUNCHES.items() if launch.data_dependent)}
 COUNTERS = {ours: theirs.removesuffix(".sum") for ours, theirs in record_public.COUNTERS.items()}
-COUNTERS |= {
-    f"executed_{part}": f"smsp__inst_executed_op_shared_{part}" for part in record_public.on_gpu.PARTS
-}
+PARTS = record_public.on_gpu.PARTS
+COUNTERS |= {f"executed_{part}": f"smsp__inst_executed_op_shared_{part}" for part in PARTS}
 
 
 def parameters(launch):
@@ -88,9 +87,8 @@ def test_most_kernels_are_certain():
 
 # Code for sm_100 and later loads less often in this one.
 FEWER_LOADS = {("scan_tree", "sm_100"), ("scan_tree", "sm_120")}
-OTHERS = {tuple(path.name.split(".")[:2]) for path in KERNELS.glob("*.sass")} - {
-    (name, "sm_90") for name in LAUNCHES
-}
+LISTED = {tuple(path.name.split(".")[:2]) for path in KERNELS.glob("*.sass")}
+OTHERS = LISTED - {(name, "sm_90") for name in LAUNCHES}
 
 
 @pytest.mark.parametrize(("name", "target"), sorted(OTHERS))
@@ -121,9 +119,7 @@ def test_what_is_certain_is_exact():
 def test_enough_was_tried():
     assert len(MEASURED) >= 340
     certain = [row for row in MEASURED if row["predicted"].get("certain")]
-    conflicts = [
-        r for r in certain if any(r["counters"][f"bank_conflicts_{part}"] for part in ("ld", "st", "atom"))
-    ]
+    conflicts = [r for r in certain if any(r["counters"][f"bank_conflicts_{part}"] for part in PARTS)]
     assert len(certain) >= 310
     assert len(conflicts) >= 100
 
@@ -231,9 +227,8 @@ def test_names_of_files_and_arrays_become_names_of_problems():
     place = Place("/src/\x1b[31m\u202e" + "n" * 240 + ".cu", 7)
     steps = [msgspec.structs.replace(step, place=place) for step in found.program.steps]
     found = dataclasses.replace(found, program=msgspec.structs.replace(found.program, steps=steps))
-    used = msgspec.structs.replace(
-        used, array=msgspec.structs.replace(used.array, name="a<\x07>" + "b" * 300)
-    )
+    array = msgspec.structs.replace(used.array, name="a<\x07>" + "b" * 300)
+    used = msgspec.structs.replace(used, array=array)
     problem = from_data(array_problem(found, used, (32, 32)))
     names = [problem.name, *(access.name for access in problem.accesses)]
     assert all(name.isprintable() and len(name) <= 200 for name in names)

@@ -12,6 +12,7 @@ import pytest
 from command import layoutopt
 from conftest import ROOT
 from machine_code import listing, program
+from written import text_file
 
 from layoutopt.errors import MachineError, ProblemFileError
 from layoutopt.ground import budget
@@ -60,12 +61,6 @@ def check(*arguments, code=0):
     return json.loads(done.stdout)
 
 
-def written(folder, text, name="k.sass"):
-    path = folder / name
-    path.write_text(text)
-    return path
-
-
 def refused(*arguments):
     done = layoutopt("check", *arguments)
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
@@ -104,7 +99,7 @@ def test_eight_bytes_of_a_listing_may_be_two_parameters():
 
 def test_shared_memory_that_only_hardware_touches_is_said(tmp_path):
     code = "UTMALDG.2D [UR8], [UR4]; HGMMA.64x64x16.F32 R24, gdesc[UR4], R24, gsb0; EXIT"
-    kernel = written(tmp_path, listing(code))
+    kernel = text_file(tmp_path, listing(code), "k.sass")
     told = "  no shared memory is touched by loads, stores and atomics; what HGMMA, UTMALDG move, no counter"
     assert told in layoutopt("check", kernel, "--block", "128").stdout
     assert check(kernel, "--block", "128")["by_hardware"] == ["HGMMA", "UTMALDG"]
@@ -127,7 +122,7 @@ def test_what_a_header_of_the_toolkit_does_stands_where_it_is_called():
 
 
 def test_what_cannot_be_read_behind_a_parameter_is_not_followed(tmp_path):
-    kernel = written(tmp_path, listing("LDC R2, c[0x0][0x220]; IMAD.WIDE R10, R0"))
+    kernel = text_file(tmp_path, listing("LDC R2, c[0x0][0x220]; IMAD.WIDE R10, R0"), "k.sass")
     assert not check(kernel, "--block", "32")["certain"]
 
 
@@ -174,7 +169,7 @@ def test_wrong_launches_are_one_line(kernel, launch, said):
 @pytest.mark.nvcc
 def test_sources_cubins_and_executables(tmp_path):
     launch = ("--block", "256", "--arg", "2=0")
-    source = check(written(tmp_path, PATHS, "paths.cu"), *launch)
+    source = check(text_file(tmp_path, PATHS, "paths.cu"), *launch)
     assert source["certain"], source["unknown"]
     assert (source["totals"]["executed_ld"], source["totals"]["wavefronts_ld"]) == (10, 18)
     assert {access["array"] for access in source["accesses"]} == {"s"}
@@ -186,7 +181,7 @@ def test_sources_cubins_and_executables(tmp_path):
 
 @pytest.mark.nvcc
 def test_what_headers_of_the_toolkit_do_stands_where_they_are_called(tmp_path):
-    kernel = written(
+    kernel = text_file(
         tmp_path,
         "__global__ void k(int* o) {\n  __shared__ int s[64];\n  s[threadIdx.x] = 0;\n  __syncthreads();\n"
         "  atomicAdd(&s[threadIdx.x / 2], 3);\n  __syncthreads();\n  o[threadIdx.x] = s[threadIdx.x];\n}\n",
@@ -199,11 +194,11 @@ def test_what_headers_of_the_toolkit_do_stands_where_they_are_called(tmp_path):
 @pytest.mark.nvcc
 def test_constant_memory_of_the_file_is_read_where_the_host_does_not_fill_it(tmp_path):
     text = (KERNELS / "constant_table.cu").read_text()
-    found = check(written(tmp_path, text, "k.cu"), "--block", "64")
+    found = check(text_file(tmp_path, text, "k.cu"), "--block", "64")
     assert found["certain"]
     assert (found["totals"]["wavefronts_ld"], found["totals"]["bank_conflicts_ld"]) == (192, 160)
     filled = re.sub(r"(__constant__ [^=;]*?) *=[^;]*;", r"\1;", text)
-    found = check(written(tmp_path, filled, "filled.cu"), "--block", "64")
+    found = check(text_file(tmp_path, filled, "filled.cu"), "--block", "64")
     assert any("the address of LDS" in why for why in found["unknown"])
 
 
@@ -272,10 +267,10 @@ STORE = "mov.u32 %r1, %tid.x; mul.lo.u32 %r1, %r1, 128; mov.u32 %r2, tile; add.u
     ["bra ;", "ld.param.u64 %rd1;", "call (retval0), twice;", "call f, (a), (b), (c);", "}", "frob %rd1;"],
 )
 def test_ptx_that_the_assembler_refuses_is_one_line(tmp_path, line):
-    said = refused(written(tmp_path, PTX.format(line), "k.ptx"), "--block", "32")
+    said = refused(text_file(tmp_path, PTX.format(line), "k.ptx"), "--block", "32")
     assert said.startswith("error: ptxas fails: ")
     assert "kernel.ptx, line" in said
-    old = written(tmp_path, PTX.format(STORE).replace("sm_90", "sm_30"), "k.ptx")
+    old = text_file(tmp_path, PTX.format(STORE).replace("sm_90", "sm_30"), "k.ptx")
     assert "(--target says another GPU)" in refused(old, "--block", "32")
 
 
@@ -286,7 +281,7 @@ def test_ptx_that_the_assembler_refuses_is_one_line(tmp_path, line):
 )  # fmt: skip
 def test_ptx_is_assembled_for_its_own_gpu_or_the_one_given(own, asked, target, tmp_path):
     found = check(
-        written(tmp_path, PTX.format(STORE).replace("sm_90", own), "k.ptx"), "--block", "32", *asked
+        text_file(tmp_path, PTX.format(STORE).replace("sm_90", own), "k.ptx"), "--block", "32", *asked
     )
     assert (found["form"], found["target"], found["certain"]) == ("sass", target, True)
     assert (found["totals"]["wavefronts_st"], found["arrays"][0]["name"]) == (32, "tile")
@@ -306,27 +301,28 @@ def test_checked_ptx_ends_with_the_command_that_patches_it(tmp_path, monkeypatch
 def test_without_an_assembler_the_message_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "find_tool", lambda _: None)
     with pytest.raises(MachineError, match=r"ptxas is not on this machine \(pip install 'layoutopt\[cuda\]'"):
-        files.kernels(written(tmp_path, PTX.format(STORE), "k.ptx"))
+        files.kernels(text_file(tmp_path, PTX.format(STORE), "k.ptx"))
 
 
 @pytest.mark.nvcc
 def test_parameters_have_the_names_of_the_ptx():
     kernel = KERNELS / "transpose_plain.ptx"
-    named, numbered = (
-        check(kernel, "--block", "32,8", "--arg", arg) for arg in ("transpose_param_2=64", "2=64")
-    )
+    given = ("transpose_param_2=64", "2=64")
+    named, numbered = (check(kernel, "--block", "32,8", "--arg", arg) for arg in given)
     assert (named["certain"], named["totals"]) == (True, numbered["totals"])
 
 
 @pytest.mark.parametrize("code", ["BRA; CALL.REL.NOINC", "RET.REL.NODEC"])
 def test_jumps_and_calls_without_their_operands_are_one_line(tmp_path, code):
-    done = layoutopt("check", written(tmp_path, listing(code)), "--block", "32")
+    done = layoutopt("check", text_file(tmp_path, listing(code), "k.sass"), "--block", "32")
     assert "Traceback" not in done.stderr
     assert len(done.stderr.splitlines()) <= 1
 
 
 def test_a_loop_without_an_end_is_named(tmp_path):
-    done = layoutopt("check", written(tmp_path, listing("BRA 0x0")), "--block", "32", "--max-steps", "1000")
+    done = layoutopt(
+        "check", text_file(tmp_path, listing("BRA 0x0"), "k.sass"), "--block", "32", "--max-steps", "1000"
+    )
     assert (done.returncode, done.stderr) == (3, "")
     assert "not certain, and no worst case is known:\n    the loop at BRA" in done.stdout
 
@@ -389,7 +385,7 @@ def test_the_time_that_a_compiler_takes_is_not_counted(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "compile_source", lambda *_: clock.insert(0, clock[0] + 1000) or b"cubin")
     monkeypatch.setattr(files, "_from_cubin", lambda _: left.append(current().seconds) or ())
     with spending(Budget(10)):
-        files.kernels(written(tmp_path, "", "k.cu"))
+        files.kernels(text_file(tmp_path, "", "k.cu"))
     assert (clock[0], left) == (1000, [10])
 
 

@@ -40,11 +40,8 @@ GENERIC = "ATOM.E.ADD.F16x2.RN.STRONG.GPU P0, RZ, desc[UR4][R4.64], R6; @P0 EXIT
 BARRIER = f"{HIDDEN}; ISETP.NE.AND P0, PT, R4, RZ, PT; BAR.RED.POPC 0x0, P0; B2R.RESULT R3"
 LINKED = "UMOV UR4, 32@lo(tile)"
 TWO = {"threads": 64}
-BOTH_WAYS, NOT_KNOWN, ADDRESS = (
-    "both ways are counted",
-    "is an instruction that is not known",
-    "the address of ",
-)
+BOTH_WAYS, NOT_KNOWN = "both ways are counted", "is an instruction that is not known"
+ADDRESS = "the address of "
 # Code, and its launch; whether all is certain, or has a worst case at least, or not even that; of each instruction on
 # shared memory its executions and wavefronts, and the fewest and most of what is not known; and a doubt that is said.
 COUNTED = {
@@ -156,10 +153,8 @@ def test_what_is_counted_and_how_certain_it_is(name):
     code, launch, verdict, expected, why = COUNTED[name]
     found = counted(code, **launch)
     rows = [(t.executions, t.wavefronts, *((t.best, t.worst) if t.unknown else ())) for t in tallies(found)]
-    assert (rows, "certain" if found.certain else "bounded" if found.bounded else "open") == (
-        expected,
-        verdict,
-    )
+    assert rows == expected
+    assert verdict == ("certain" if found.certain else "bounded" if found.bounded else "open")
     assert (why in " | ".join(found.doubts), why == "") == (True, not found.doubts)
     assert found.evaluated_blocks <= 5
 
@@ -239,13 +234,8 @@ def test_what_is_said_to_be_known_holds_for_every_value():
         "least": (lambda a, b: values.least(a, b, 4), min),
     }
     pairs = [(a, b) for a in cases for b in cases]
-    made = [
-        values.Value(
-            np.array([[pair[k][0] for pair in pairs]], np.uint64),
-            np.array([[pair[k][1] for pair in pairs]], np.uint64),
-        )
-        for k in (0, 1)
-    ]
+    numbers = np.array(pairs, np.uint64).transpose(1, 2, 0)[:, :, None]
+    made = [values.Value(*both) for both in numbers]
     for name, (ours, plain) in operations.items():
         found = ours(*made)
         bits = np.broadcast_to(found.bits, (1, len(pairs)))[0].tolist()
@@ -357,10 +347,9 @@ def test_copies_of_one_instruction_use_one_array():
 
 def test_the_least_of_an_atomic_that_is_tried_again_has_no_conflicts():
     """An H200 counts 2 a warp instruction, 4 of a warp of which 4 lanes each share a word, and no conflicts."""
-    again = (
-        "LDS R4, [R3]; FADD R5, R4, 2; ATOMS.CAST.SPIN R5, [R3], R4, R5; ISETP.EQ.U32.AND P0, PT, R5, 0x1, PT"
-    )
-    lines = f"LOP3.LUT R3, R1, 0xfffffffc, RZ, 0xc0, !PT; L:; {again}; @!P0 BRA `(.L_L)"
+    again = "LDS R4, [R3]; FADD R5, R4, 2; ATOMS.CAST.SPIN R5, [R3], R4, R5"
+    ended = "ISETP.EQ.U32.AND P0, PT, R5, 0x1, PT; @!P0 BRA `(.L_L)"
+    lines = f"LOP3.LUT R3, R1, 0xfffffffc, RZ, 0xc0, !PT; L:; {again}; {ended}"
     found = summary(counted(lines, shared_bytes=32))
     (atomic,) = (access for access in found.accesses if access.counter == "atom")
     assert not found.certain

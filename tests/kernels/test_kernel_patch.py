@@ -36,9 +36,8 @@ def text_of(name):
 def found(name, minimise="excess", **more):
     kernel = LAUNCHES[name]
     launch = {"block": kernel.block, "grid": kernel.grid, "shared_bytes": kernel.shared}
-    asked = Request(
-        Launch(arguments=kernel_launches.scalars(kernel), **launch), GPU, minimise=minimise, **more
-    )
+    launch = Launch(arguments=kernel_launches.scalars(kernel), **launch)
+    asked = Request(launch, GPU, minimise=minimise, **more)
     text = text_of(name)
     (program,) = [one.read() for one in from_ptx(text) if one.name == kernel.symbol]
     return fix(PtxCode(text, "k.ptx", kernel.symbol), program, asked)
@@ -103,9 +102,8 @@ __global__ void gemm(const float* A, const float* B, float* C, int n) {
 def test_what_the_assembler_joins_stays_joined(tmp_path):
     """Four loads of 4 bytes that are one of 16: counted as such before, and still one afterwards."""
     (tmp_path / "gemm.cu").write_text(PRODUCT)
-    data = answer(
-        "patch", "gemm.cu", "--block", "32,32", "--arg", "n=32", "-o", "o.ptx", *EXCESS, cwd=tmp_path
-    )
+    asked = ("patch", "gemm.cu", "--block", "32,32", "--arg", "n=32", "-o", "o.ptx")
+    data = answer(*asked, *EXCESS, cwd=tmp_path)
     # 8 loads of 16 bytes and 32 of 4 by each of 32 warps; an H200 counts as many of the former.
     assert (data["before"]["wavefronts_ld"], data["after"]["wavefronts_ld"]) == (9216, 2048)
     assert data["before"]["executed_ld"] == data["after"]["executed_ld"] == 32 * (8 + 32)
@@ -271,9 +269,8 @@ def test_addresses_are_followed_and_else_told_apart_as_the_kernel_runs(body, use
     reached = uses_of(module, "tile", "k")
     assert [(use.instruction.opcode, use.sure, use.generic) for use in reached] == uses
     text = patched(module, "tile", Region(Move(128, 4), 0, 4096, 4096), reached) if uses else ""
-    assert text.count("setp.lt.u") - body.count("setp.lt.u") * bool(uses) == sum(
-        not sure for _, sure, _ in uses
-    )
+    new = text.count("setp.lt.u") - body.count("setp.lt.u") * bool(uses)
+    assert new == sum(not sure for _, sure, _ in uses)
     assert text.count("cvta.shared.u64 %moveds") == sum(generic for *_, generic in uses)
 
 
@@ -366,9 +363,8 @@ def test_a_gpu_computes_the_same_with_the_conflicts_that_were_predicted():
 
 @pytest.mark.nvcc
 def test_the_command_writes_the_file(tmp_path):
-    data = answer(
-        "patch", PLAIN, "--block", "32,8", "--grid", "2,2", "--arg", "2=64", "-o", "out.ptx", cwd=tmp_path
-    )
+    launch = ("--block", "32,8", "--grid", "2,2", "--arg", "2=64")
+    data = answer("patch", PLAIN, *launch, "-o", "out.ptx", cwd=tmp_path)
     assert (data["before"]["bank_conflicts"], data["after"]["bank_conflicts"]) == (3968, 0)
     assert (data["schema"], data["arrays"][0]["name"]) == ("layoutopt.patch/1", "tile")
     assert data["arrays"][0]["offset"]
@@ -386,18 +382,8 @@ def test_the_command_writes_the_file(tmp_path):
 )
 def test_the_layout_of_a_result_is_put_in(families, said, tmp_path):
     result = saved(tmp_path, "r.json", answer("solve", "transpose_32x32_f32", "--families", families))
-    options = (
-        "patch",
-        PLAIN,
-        "--block",
-        "32,8",
-        "--arg",
-        "2=32",
-        "-o",
-        tmp_path / "o.ptx",
-        "--result",
-        result,
-    )
+    launch = ("--block", "32,8", "--arg", "2=32")
+    options = ("patch", PLAIN, *launch, "-o", tmp_path / "o.ptx", "--result", result)
     done = layoutopt(*options, "--array", "tile")
     assert said in done.stdout + done.stderr
     refused("name it with --array", *options)

@@ -13,7 +13,7 @@ import record_applications
 from command import answer, refused
 from command import layoutopt as command
 from conftest import ROOT
-from written import refused_with
+from written import refused_with, text_file
 
 import layoutopt
 from layoutopt.errors import ProblemFileError
@@ -34,23 +34,17 @@ DIAGONALS = '[[launch]]\nfile = "k.sass"\nblock = [32]\n'
 needs_nvdisasm = pytest.mark.skipif(find_tool("nvdisasm") is None, reason="nvdisasm is not on this machine")
 
 
-def written(folder, text, name="launches.toml"):
-    path = folder / name
-    path.write_text(text)
-    return path
-
-
 def checked(*asked, **options):
     return command("check", *asked, "--no-fix", **options)
 
 
 def diagonals(folder, text=DIAGONALS):
     """The launches of a text, and the kernel that they name, all of whose code is of line 13 of its source."""
-    source = written(folder, (KERNELS / "align_diagonals.cu").read_text(), "align_diagonals.cu")
+    source = text_file(folder, (KERNELS / "align_diagonals.cu").read_text(), "align_diagonals.cu")
     listing = (KERNELS / "align_diagonals.sm_90.sass").read_text()
     mark = f'//## File "{source}", line 13'
-    written(folder, listing.replace("/*0000*/", f"{mark}\n/*0000*/", 1), "k.sass")
-    return written(folder, text)
+    text_file(folder, listing.replace("/*0000*/", f"{mark}\n/*0000*/", 1), "k.sass")
+    return text_file(folder, text, "launches.toml")
 
 
 # What a launch says, and what is said of it.
@@ -76,7 +70,7 @@ WRONG = {
 )
 def test_a_wrong_file_is_told_by_its_place(tmp_path, text, told):
     with refused_with(told):
-        read_launches(written(tmp_path, text))
+        read_launches(text_file(tmp_path, text, "launches.toml"))
 
 
 def test_a_kernel_is_named_without_the_tags_that_numba_gives():
@@ -88,12 +82,13 @@ def test_equal_launches_are_one_and_names_are_beside_the_file(tmp_path):
     one = '[[launch]]\nfile = "k.cu"\nblock = [32, 8]\ndata = {0 = "zeros", 1 = "x.npy"}\nlaunches = 2\n'
     # A number beyond 64 bits is no error of the reader.
     more = f"not_recorded = 3\n[[launch]]\nfile = 'a'\nshared = {1 << 64}\n"
-    found, large = read_launches(written(tmp_path, one + one + more)).launches
+    found, large = read_launches(text_file(tmp_path, one + one + more, "launches.toml")).launches
     assert (found.launches, found.not_recorded, found.block) == (4, 3, (32, 8, 1))
     assert found.file == str(tmp_path / "k.cu")
     assert found.data == {"0": "zeros", "1": str(tmp_path / "x.npy")}
     assert large.shared == 1 << 64
-    assert read_launches(written(tmp_path, one.replace("launches = 2", "launches = 0"))).launches == ()
+    none = one.replace("launches = 2", "launches = 0")
+    assert read_launches(text_file(tmp_path, none, "launches.toml")).launches == ()
 
 
 def test_what_is_said_of_a_parameter(tmp_path):
@@ -110,10 +105,8 @@ def test_launches_are_ranked_by_their_conflicts_and_failures_stop_no_other(tmp_p
     assert [one.get("failure", "")[:11] for one in data["kernels"]] == ["", "cannot read"]
     done = checked(path)
     assert (done.returncode, "4 launches, 2 distinct: 1 certain, 1 not evaluated" in done.stdout) == (1, True)
-    line = (
-        "align_diagonals.cu:13: 8,649 of 9,216 wavefronts in shared memory are bank conflicts (align, load)"
-    )
-    assert line in done.stdout
+    conflicts = "8,649 of 9,216 wavefronts in shared memory are bank conflicts (align, load)"
+    assert f"align_diagonals.cu:13: {conflicts}" in done.stdout
 
 
 def test_fixes_are_ranked_by_what_they_save_over_all_launches(tmp_path):
@@ -129,10 +122,10 @@ def test_fixes_are_ranked_by_what_they_save_over_all_launches(tmp_path):
 
 
 def test_nothing_evaluated_is_an_error_and_options_of_one_kernel_are_refused(tmp_path):
-    path = written(tmp_path, '[[launch]]\nfile = "none.sass"\nblock = [32]\n')
+    path = text_file(tmp_path, '[[launch]]\nfile = "none.sass"\nblock = [32]\n', "launches.toml")
     assert command("check", path).returncode == 2
     refused("--block is for a kernel", "check", path, "--block", "32")
-    refused("no launch in", "check", written(tmp_path, "", "empty.toml"))
+    refused("no launch in", "check", text_file(tmp_path, "", "empty.toml"))
 
 
 def test_what_continuous_integration_reads(tmp_path):
@@ -151,11 +144,8 @@ def test_what_continuous_integration_reads(tmp_path):
     suite = ET.fromstring(checked(path, "--format", "junit").stdout)
     names = [case.get("name") for case in suite]
     assert names == ["block 32,1,1 grid 1,1,1", "block 32,1,1 grid 1,1,1 (2)"]
-    assert (suite.get("tests"), suite.get("failures"), len(suite.findall("testcase/failure"))) == (
-        "2",
-        "2",
-        2,
-    )
+    assert suite.get("tests") == suite.get("failures") == "2"
+    assert len(suite.findall("testcase/failure")) == 2
 
 
 def test_no_launch_passes_whose_conflicts_depend_on_a_missing_parameter():
@@ -191,7 +181,7 @@ def test_no_launch_passes_whose_conflicts_depend_on_a_missing_parameter():
 def test_what_is_no_launch_is_told_what_to_give(tmp_path, asked, told):
     shutil.copy(SCAN, tmp_path / "k.sass")
     for source in ("train.py", "host.cpp"):
-        written(tmp_path, "", source)
+        text_file(tmp_path, "", source)
     refused(told, "check", *asked.format(kernel=SCAN, folder=tmp_path).split())
 
 
@@ -205,7 +195,7 @@ def test_no_layout_is_advised_for_an_array_of_which_an_access_is_not_counted():
 def test_the_page_holds_the_table_and_the_source(tmp_path):
     page, told = tmp_path / "page.html", diagonals(tmp_path)
     lines = (KERNELS / "align_diagonals.cu").read_text().split("\n")
-    written(tmp_path, "\n".join([f"{lines[0]}\f", *lines[1:]]), "align_diagonals.cu")  # no end of a line
+    text_file(tmp_path, "\n".join([f"{lines[0]}\f", *lines[1:]]), "align_diagonals.cu")  # no end of a line
     assert checked(told, "--html", page).returncode == 1
     text = page.read_text()
     for told in (f"<mark>   13  {xml(lines[12])}</mark>", 'data-value="3844"', "by lane:", "The worst lines"):
@@ -234,23 +224,20 @@ def test_a_baseline_fails_on_more_conflicts_only(tmp_path):
 @pytest.mark.nvcc
 def test_a_kernel_that_is_edited_to_conflict_fails_on_its_line(tmp_path):
     source = (KERNELS / "transpose_plain.cu").read_text()
-    kernel = written(tmp_path, source.replace("tile[32][32]", "tile[32][33]"), "k.cu")
+    kernel = text_file(tmp_path, source.replace("tile[32][32]", "tile[32][33]"), "k.cu")
     launches = '[[launch]]\nfile = "k.cu"\nblock = [32, 8]\ngrid = [2, 2]\narg = {n = 64}\n'
-    told = (written(tmp_path, launches), "--baseline", tmp_path / "known.json")
+    told = (text_file(tmp_path, launches, "launches.toml"), "--baseline", tmp_path / "known.json")
     assert checked(*told, "--update-baseline").returncode == 0
     assert checked(*told, "--format", "github").stdout.count("::warning") == 0
     kernel.write_text(source)
     done = checked(*told, "--format", "github")
     line = 1 + next(n for n, text in enumerate(source.splitlines()) if "= tile[threadIdx.x]" in text)
-    assert (done.returncode, done.stdout.count("::warning"), f"k.cu,line={line}," in done.stdout) == (
-        1,
-        1,
-        True,
-    )
+    assert (done.returncode, done.stdout.count("::warning")) == (1, 1)
+    assert f"k.cu,line={line}," in done.stdout
 
 
 def test_a_baseline_is_not_replaced_by_nothing_and_is_read_first(tmp_path):
-    path, known = written(tmp_path, DIAGONALS), tmp_path / "conflicts.json"
+    path, known = text_file(tmp_path, DIAGONALS, "launches.toml"), tmp_path / "conflicts.json"
     refused("needs the file", "check", path, "--update-baseline")
     assert command("check", path, "--baseline", known, "--update-baseline").returncode == 2
     refused("--baseline: cannot read", "check", path, "--baseline", known)
@@ -280,14 +267,14 @@ def test_import_takes_one_launch_of_a_file(tmp_path):
 def test_what_is_checked_may_be_configured(tmp_path):
     diagonals(tmp_path)
     refused("nothing to check", "check", cwd=tmp_path)
-    written(tmp_path, "[tool]\nlayoutopt = 3\n", "pyproject.toml")
+    text_file(tmp_path, "[tool]\nlayoutopt = 3\n", "pyproject.toml")
     refused("pyproject.toml: tool.layoutopt: expected a table", "check", cwd=tmp_path)
-    written(tmp_path, '[tool.layoutopt]\ncheck = ["launches.toml"]\n', "pyproject.toml")
+    text_file(tmp_path, '[tool.layoutopt]\ncheck = ["launches.toml"]\n', "pyproject.toml")
     assert checked(cwd=tmp_path).returncode == 1
-    written(tmp_path, 'check = ["launches.toml"]\nbaseline = "b.json"\n', "layoutopt.toml")
+    text_file(tmp_path, 'check = ["launches.toml"]\nbaseline = "b.json"\n', "layoutopt.toml")
     assert checked("--update-baseline", cwd=tmp_path).returncode == 0
     assert checked(cwd=tmp_path).returncode == 0
-    written(tmp_path, "chekc = []\n", "layoutopt.toml")
+    text_file(tmp_path, "chekc = []\n", "layoutopt.toml")
     refused("expected check and baseline, given chekc", "check", cwd=tmp_path)
 
 
@@ -321,9 +308,8 @@ def test_kernels_are_checked_from_python():
     done = layoutopt.check_kernel(cubin.read_bytes(), launch, entry="gather", mend=False)
     assert done.report.certain
     assert done.report.totals["bank_conflicts"] == 32 * 31
-    (tile,) = layoutopt.import_kernel(
-        cubin, layoutopt.Launch(block=(32, 32, 1), arguments={"2": 32}), entry="transpose"
-    ).values()
+    launch = layoutopt.Launch(block=(32, 32, 1), arguments={"2": 32})
+    (tile,) = layoutopt.import_kernel(cubin, launch, entry="transpose").values()
     assert layoutopt.solve(tile, time_limit=5).excess == 0
     with pytest.raises(ProblemFileError, match="--block: expected extents along x, y, z, got"):
         layoutopt.check_kernel(cubin, layoutopt.Launch(block=(32, 8)), entry="transpose")
@@ -331,7 +317,7 @@ def test_kernels_are_checked_from_python():
 
 def test_a_recording_needs_a_new_folder(tmp_path):
     assert new_folder(tmp_path / "a/b").is_dir()
-    written(tmp_path, "x")
+    text_file(tmp_path, "x")
     with pytest.raises(ProblemFileError, match="is not empty"):
         new_folder(tmp_path)
 
@@ -391,8 +377,8 @@ def test_what_is_recorded_of_each_call(played):
     assert len(list(folder.glob("*.toml"))) == 1  # a child of fork writes nothing
     assert (found.missed.unwritten, found.missed.unfollowed, found.missed.nested) == (0, 4, 0)
     assert found.spent_us > 0
-    path = written(folder, DIAGONALS.replace("k.sass", "none.sass"), "launches.toml")
-    written(folder, "[missed]\nunwritten = 1\nnested = 2\n", "launches.2.toml")
+    path = text_file(folder, DIAGONALS.replace("k.sass", "none.sass"), "launches.toml")
+    text_file(folder, "[missed]\nunwritten = 1\nnested = 2\n", "launches.2.toml")
     said = checked(folder).stdout
     assert path.exists()
     for told in ("1 launches could not be written", "at least 4 of graphs", "not seen (2 can)"):

@@ -39,9 +39,7 @@ def random_case(seed):
     bits = BITS[element]
     shape = rng.choice([(4, 8), (3, 8), (2, 16), (5, 8), (2, 24)])
     lanes, banks = rng.choice([(4, 4), (4, 4), (2, 2), (2, 4)])
-    families = rng.choice(
-        [["none", "xor"], ["none", "pad"], ["none", "order", "xor"], ["none", "pad", "xor"]]
-    )
+    families = rng.choice(["none xor", "none pad", "none order xor", "none pad xor"]).split()
     wide = rng.choice([max(8, bits), max(8, bits), 32])
     described, plain = [], []
     for k in range(rng.randint(1, 2)):
@@ -67,10 +65,8 @@ def exhaustive(problem, plain, banks, families):
     found = None
     shape = shape[0], shape[1] // per_unit
     for table, span, swizzled in toy.linearisations(shape, vector, banks * per_word, families, wide):
-        masks = (
-            toy.swizzles((span - 1) // per_word + 1, banks, max(1, vector // per_word)) if swizzled else [{}]
-        )
-        for swizzle in masks:
+        words = (span - 1) // per_word + 1, banks, max(1, vector // per_word)
+        for swizzle in toy.swizzles(*words) if swizzled else [{}]:
             at = [toy.apply(swizzle, v // per_word) * per_word + v % per_word for v in table]
             if any(
                 at[e] % covered or any(at[e + k] != at[e] + k for k in range(covered))
@@ -110,10 +106,8 @@ def test_lanes_in_one_word_do_not_conflict_unless_an_xor_reaches_inside_it():
     assert wavefronts("4x64 f16", "2 [0, tid]", "x0*64 + x1") == 1
     assert wavefronts("16x64 f16", "2 [tid // 2, tid % 2]", "x0*64 + x1") == 16
     # Bit 0 of x1 flips bit 5 of the offset: the halves of one word lie in words of banks 0 and 16.
-    found = [
-        wavefronts("2x64 f16", "2 [tid // 16, tid % 16]", f"(x0*64 + x1) ^ {flip}")
-        for flip in ("0", "x0*32", "x1 % 2 * 32")
-    ]
+    flips = ("0", "x0*32", "x1 % 2 * 32")
+    found = [wavefronts("2x64 f16", "2 [tid // 16, tid % 16]", f"(x0*64 + x1) ^ {flip}") for flip in flips]
     words = {(((x0 * 64 + x1) ^ x1 % 2 * 32) // 2) for x0 in range(2) for x1 in range(16)}
     assert found == [2, 1, max(sum(w % 32 == b for w in words) for b in range(32))]
 

@@ -10,13 +10,7 @@ import pytest
 from msgspec.structs import replace
 from oracle import toy
 from oracle.banks import weighted_excess
-from written import (
-    batched_rows_and_columns,
-    constrained,
-    lines_of,
-    problem_of,
-    ring,
-)
+from written import batched_rows_and_columns, constrained, lines_of, problem_of, ring
 
 from layoutopt.accesses.trace import trace
 from layoutopt.engine.case import case_of
@@ -85,9 +79,8 @@ def rows_columns_diagonals(n, m, **layout):
 @pytest.mark.parametrize("families", [["none", "pad", "table"], ["table"]])
 def test_a_table_that_is_asked_for_holds_what_formulas_of_any_family_give(families):
     """Rotated lines have no excess; a table holds what they give."""
-    result = solve(
-        rows_columns_diagonals(15, 16, families=families), target=toy.toy_device(16, 16), time_limit=None
-    )
+    asked = rows_columns_diagonals(15, 16, families=families)
+    result = solve(asked, target=toy.toy_device(16, 16), time_limit=None)
     assert (result.family, result.excess, result.bytes) == ("table", 0, 15 * 16 * 4)
     assert (result.proof.excess.scope, result.proof.bytes.scope) == ("every layout", "every layout")
     assert result.status is Status.OPTIMAL
@@ -171,9 +164,8 @@ def test_no_table_evades_a_pitch_or_an_order():
     assert "no table was searched: a table has no pitch" in named.reason
     for families in (("interval",), ("rotate",), ("matrix",), ("table",), ("none", "split")):
         assert solve(constrained(problem, families=families), time_limit=None).status is Status.INFEASIBLE
-    ordered = problem_of(
-        "8x32 f32, 32 threads; families none table; order 0 1", "a: load 4 [tid % 8, i]; i<8"
-    )
+    given = "8x32 f32, 32 threads; families none table; order 0 1"
+    ordered = problem_of(given, "a: load 4 [tid % 8, i]; i<8")
     assert solve(ordered, time_limit=None).layout.lookup == ()
 
 
@@ -208,9 +200,8 @@ def test_infeasible_means_that_tables_were_refuted_too():
     result = solve(problem, time_limit=None)
     assert result.status is Status.UNKNOWN
     assert "a table has at most 4,096 elements, the tile has 5,184" in result.reason
-    assert (
-        solve(constrained(problem, order=(0, 1)), time_limit=None).status is Status.INFEASIBLE
-    )  # tables have none
+    ordered = constrained(problem, order=(0, 1))  # tables have none
+    assert solve(ordered, time_limit=None).status is Status.INFEASIBLE
 
 
 @pytest.mark.parametrize(
@@ -253,16 +244,9 @@ def test_a_table_is_found_where_the_search_ended_before_it_asked_for_one():
     problem = from_data(batched_rows_and_columns(10, 12, "f32", 4))
     digits = (Digit(1, 1, 10, 129), Digit(0, 1, 12, 10), Digit(2, 1, 10, 1))
     padded = Layout(problem.tile.shape, 4, digits)
-    open_bytes = Proposal(
-        layout=padded,
-        family="pad",
-        weighted_excess=0,
-        bytes=int(padded.table().max()) + 4,
-        excess_bound=Proved(0),
-        bytes_bound=Proved(problem.tile.bytes),
-        plain_floor=0,
-        left="out of time",
-    )
+    known = {"excess_bound": Proved(0), "bytes_bound": Proved(problem.tile.bytes), "plain_floor": 0}
+    size = int(padded.table().max()) + 4
+    open_bytes = Proposal(padded, "pad", weighted_excess=0, bytes=size, left="out of time", **known)
     case = case_of(problem, SM_90)
     result = verified(case, with_tables(Search(case, Ask(), PROPOSERS), open_bytes)).result
     assert (result.status, result.excess, result.bytes) == (Status.OPTIMAL, 0, 4800)

@@ -59,9 +59,8 @@ def verify_table(asked: Question, table: np.ndarray, answer: dict, base: int = 0
         try:
             verify_counts(asked, flat, answer, base + shift)
         except Misaligned as torn:
-            raise Finding(
-                "misaligned access" if not shift else "misaligned at alignment_bytes", torn
-            ) from None
+            kind = "misaligned at alignment_bytes" if shift else "misaligned access"
+            raise Finding(kind, torn) from None
 
 
 def verify_places(tile: Tile, flat: list[int]) -> None:

@@ -38,11 +38,8 @@ def serve(address: dict[int, int], rule: Rule, width: int, lanes: int) -> tuple[
 
 def _pairs(address: dict[int, int], bit: int, lanes: int) -> bool:
     """Does every lane ask for what its neighbour asks for, where both ask?"""
-    return all(
-        address[lane] == address[lane ^ bit]
-        for lane in range(lanes)
-        if lane in address and lane ^ bit in address
-    )
+    both = (lane for lane in range(lanes) if lane in address and lane ^ bit in address)
+    return all(address[lane] == address[lane ^ bit] for lane in both)
 
 
 def busiest(words: list[int], rule: Rule) -> tuple[int, int]:

@@ -170,10 +170,8 @@ def enumerate_placements(
     parts = blocks(tile, accesses)
     if not parts or any(access.any_is for access in accesses):
         return None
-    spots = [
-        [b + r for b in range(0, room, p.modulus) for r in p.residues if b + r + p.bytes <= room]
-        for p in parts
-    ]
+    every = ([b + r for b in range(0, room, p.modulus) for r in p.residues] for p in parts)
+    spots = [[at for at in some if at + p.bytes <= room] for p, some in zip(parts, every, strict=True)]
     if math.prod(map(len, spots)) > most:
         return None
     state, seen = Placements(tile, accesses, parts, room), 0

@@ -75,13 +75,12 @@ class Tile:
 
     def __post_init__(self) -> None:
         told = self.element if isinstance(self.element, dict) else {}
-        self.size = told.get("bytes") or next(
-            (n for n, named in NAMED.items() if self.element in named.split()), 1
-        )
-        self.packed = next(
-            (n for n, named in PACKED.items() if not told and self.element in named.split()), 1
-        )
+        self.size = told.get("bytes") or self._of(NAMED)
+        self.packed = 1 if told else self._of(PACKED)
         self.align = told.get("align", self.size & -self.size)
+
+    def _of(self, names: dict[int, str]) -> int:
+        return next((n for n, named in names.items() if self.element in named.split()), 1)
 
     @property
     def elements(self) -> int:

@@ -49,10 +49,8 @@ def random_case(seed, larger=False, shapes=None):
             {"name": f"a{k}", "op": kind, "bytes": width, "index": index, "for": {"i": trips},
              "where": f"tid < {bound}", "weight": weight}
         )  # fmt: skip
-        rows = [
-            [eval(flat, {"tid": t, "i": i}) if t < bound else None for t in range(lanes)]
-            for i in range(trips)
-        ]
+        places = [[eval(flat, {"tid": t, "i": i}) for t in range(bound)] for i in range(trips)]
+        rows = [row + [None] * (lanes - bound) for row in places]
         plain.append(((kind, width, rows), weight))
     problem = one_tile(f"random {seed}", shape, "f32", lanes, described, layout={"families": families})
     return problem, plain, lanes, banks, families

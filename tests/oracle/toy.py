@@ -131,10 +131,8 @@ def tables(shape, vector, banks, families, starts, multiple, within):
 def summed(shape, digits, strides):
     """At every coordinate the sum of its digits (dimension, divisor, size), each times a stride."""
     terms = list(zip(digits, strides, strict=True))
-    return [
-        sum(x[d] // low % size * stride for (d, low, size), stride in terms)
-        for x in itertools.product(*map(range, shape))
-    ]
+    every = itertools.product(*map(range, shape))
+    return [sum(x[d] // low % size * stride for (d, low, size), stride in terms) for x in every]
 
 
 def dense(digits):

@@ -72,9 +72,8 @@ def test_by_itself_and_without_a_verdict(tmp_path):
 
 def test_a_packing_of_words_that_are_requests_of_their_own():
     gpu = toy.toy_device(8, 8)
-    split = msgspec.structs.replace(
-        gpu.rules["store", 8], phases=((0, 1, 2, 3), (4, 5, 6, 7)), split_words=True
-    )
+    halves = ((0, 1, 2, 3), (4, 5, 6, 7))
+    split = msgspec.structs.replace(gpu.rules["store", 8], phases=halves, split_words=True)
     rules = {**gpu.rules, ("store", 8): split, ("store", 1): gpu.rules["store", 4]}
     gpu = msgspec.structs.replace(gpu, name="made up", rules=rules)
     data = data_of("""4x6 f32, 16 threads; target made up

@@ -36,10 +36,8 @@ def stage_of_7_bytes(given):
 
 def interleaved(given):
     table = [4 * (4 * b + a) for a in range(5) for b in range(20)]
-    given |= {
-        "status": "feasible",
-        "layout": {**given["layout"], "byte_offsets": table, "bytes": max(table) + 4},
-    }
+    layout = {**given["layout"], "byte_offsets": table, "bytes": max(table) + 4}
+    given |= {"status": "feasible", "layout": layout}
 
 
 def place_of_c(given):
@@ -247,13 +245,8 @@ def test_a_bound_by_counting_rests_on_the_alignment_of_elements():
 
 # Where the certificate is changed with the problem, what can be seen of the layout still binds.
 PLAIN, OPERAND, NONE = "plain, of a GPU", "operand", None
-LIMITS = (
-    {"max_bytes": 1024},
-    {"alignment_bytes": 4},
-    {"families": ["none"]},
-    {"order": [0, 1]},
-    {"pitch_multiple_bytes": 16},
-)
+LIMITS = {"max_bytes": 1024, "alignment_bytes": 4, "families": ["none"], "order": [0, 1]}
+LIMITS = [{field: value} for field, value in [*LIMITS.items(), ("pitch_multiple_bytes", 16)]]
 OTHERS = [
     (PLAIN, {"name": "another"}, {}, 1),
     (PLAIN, {"target": "sm_80"}, {}, 1),

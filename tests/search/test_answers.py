@@ -252,9 +252,8 @@ def test_elements_of_odd_sizes_have_no_swizzle_but_those_counted():
     found = solve(problem, target=target)
     assert swizzled.excess == found.excess == 0
     assert swizzled.bytes == found.bytes == found.proof.bytes.lower_bound
-    assert found.proof.bytes.scope.endswith(
-        ", no XOR over elements of 10 bytes but CuTe's over the dense tile"
-    )
+    scope = ", no XOR over elements of 10 bytes but CuTe's over the dense tile"
+    assert found.proof.bytes.scope.endswith(scope)
     for families, status in ((("xor",), "feasible"), (("pad",), "infeasible")):
         limited = constrained(problem, families=families, max_bytes=160)
         assert solve(limited, target=target, conflict_free=True).status == status
@@ -350,10 +349,11 @@ def test_an_alignment_is_a_power_of_two_that_divides_the_size(element):
     ("threads", "table", "said"),
     [
         (8, np.arange(8) * 4 + 2, "warp 0, lane 0, (0) starts at byte 2"),
+        # An element keeps its alignment where nobody reads it.
         (
-            4,  # an element keeps its alignment where nobody reads it
+            4,
             np.array([0, 4, 8, 12, 18, 22, 26, 30]),
-            "4 elements do not start at a multiple of 4: (4) starts at byte 18",
+            "do not start at a multiple of 4: (4) starts at byte 18",
         ),
     ],
 )
@@ -395,14 +395,9 @@ def test_values_at_run_time_are_refused_where_an_access_is_wider_than_a_row_of_b
 
 
 def test_compare_shows_no_layout_that_needs_more_alignment_than_there_is():
-    found = compare(
-        problem_of(
-            """8x8 f32, 64 threads; alignment_bytes 16
+    found = compare(problem_of("""8x8 f32, 64 threads; alignment_bytes 16; published 256 x0*8 + (x1 ^ x0)
         a: store 4 [tid // 8, tid % 8]
-        b: load 4 [tid % 8, tid // 8]""",
-            published={"offset": "x0*8 + (x1 ^ x0)", "bytes": 256},
-        )
-    )
+        b: load 4 [tid % 8, tid // 8]"""))  # fmt: skip
     assert rows_of(found)["published"].reason == "needs a base aligned to 128 bytes; alignment_bytes is 16"
     assert all(row.alignment_bytes is None or row.alignment_bytes <= 16 for row in found.rows)
 

@@ -1,6 +1,7 @@
 """Tiny tiles against exhaustive search, in excess and in bytes; tiles that need each family; and `--method model`."""
 
 import re
+from unittest.mock import Mock
 
 import pytest
 from command import layoutopt
@@ -111,10 +112,8 @@ def test_instructions_first():
         cost, other = cheap.proof.index_cost, usual.proof.index_cost
         assert cheap.status is Status.FEASIBLE or cost.proved, (seed, data)
         rows = compare(from_data(data), target=target).rows
-        assert cost.value <= min(row.instructions for row in rows if row.instructions is not None), (
-            seed,
-            data,
-        )
+        every = [row.instructions for row in rows if row.instructions is not None]
+        assert cost.value <= min(every), (seed, data)
         assert cost.value < other.value or cheap.weighted_excess <= usual.weighted_excess, (seed, data)
         if usual.weighted_excess == 0:
             free = solve(from_data({**data, "layout": first}), target=target, conflict_free=True)
@@ -178,14 +177,9 @@ def test_tiles_whose_conflicts_no_layout_of_whole_rows_avoids(name, excess, size
 def test_pads_of_a_period_and_more_where_bytes_allow(method):
     """A 4x4 tile on two banks whose XOR needs bits that no pad of less than a period moves."""
     data, _, lanes, banks, _ = random_case(70821)
-    layout, options = (
-        {"families": ["order", "pad", "xor"]},
-        {"target": toy.toy_device(lanes, banks), "method": method},
-    )
-    usual, larger = (
-        solve(from_data({**data, "layout": {**layout, **more}}), **options)
-        for more in ({}, {"max_bytes": 200})
-    )
+    options = {"target": toy.toy_device(lanes, banks), "method": method}
+    layouts = ({"families": ["order", "pad", "xor"], **more} for more in ({}, {"max_bytes": 200}))
+    usual, larger = (solve(from_data({**data, "layout": layout}), **options) for layout in layouts)
     assert (usual.status, usual.excess, usual.bytes) == (Status.OPTIMAL, 1, 88)
     assert (larger.status, larger.excess, larger.bytes) == (Status.OPTIMAL, 0, 136)
     assert "any length" not in usual.proof.excess.scope
@@ -283,12 +277,10 @@ def test_what_the_tree_refutes_is_never_written_out(monkeypatch):
 
 def test_phases_that_refuted_one_layout_refute_most_of_the_others(monkeypatch):
     """Of a thousand orders, cuts and rotations few are searched mask by mask."""
-    looked = []
-    monkeypatch.setattr(
-        "layoutopt.search.scene.within_ceilings", lambda *asked: looked.append(1) or within_ceilings(*asked)
-    )
+    looked = Mock(side_effect=within_ceilings)
+    monkeypatch.setattr("layoutopt.search.scene.within_ceilings", looked)
     solve(load("spectral_elements/libceed_interp2d_p5q6_f64"))
-    assert len(looked) < 500
+    assert looked.call_count < 500
 
 
 def test_out_of_time_nothing_is_infeasible_that_was_not_looked_at(monkeypatch):

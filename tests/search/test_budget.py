@@ -10,10 +10,6 @@ from conftest import SOLVE_LIMIT
 from written import data_of, lines_of, problem_of, refused_with, rows_of, saved
 
 import layoutopt
-import layoutopt.ground.budget
-import layoutopt.search.block
-import layoutopt.search.counted
-import layoutopt.search.scene
 from layoutopt.accesses.trace import Trace, trace
 from layoutopt.cli.process import call
 from layoutopt.engine.case import case_of
@@ -203,7 +199,7 @@ def ticking(monkeypatch):
     def start(tick):
         clock = itertools.count(tick, tick)
         given = SimpleNamespace(monotonic=lambda: next(clock))
-        monkeypatch.setattr(layoutopt.ground.budget, "time", given)
+        monkeypatch.setattr("layoutopt.ground.budget.time", given)
 
     return start
 
@@ -275,7 +271,7 @@ def test_candidates_end_where_none_that_follows_can_fit(monkeypatch):
             assert len(taken) < 100
             yield candidate
 
-    monkeypatch.setattr(layoutopt.search.scene, "padded", counted)
+    monkeypatch.setattr("layoutopt.search.scene.padded", counted)
     assert solve(nothing_is_asked_of("6x2x4x6", "; max_bytes 864"), time_limit=None).bytes == 864
 
 
@@ -285,7 +281,7 @@ def laid(space):
 
 def test_formulas_are_made_of_the_best_layouts_only(monkeypatch):
     """Thousands of splits and pads are counted in one batch; few of them are as small as the best."""
-    made, counted = [], layoutopt.search.counted
+    made, counted = [], sys.modules["layoutopt.search.counted"]
     monkeypatch.setattr(
         counted, "offset_expression", lambda layout: made.append(layout) or offset_expression(layout)
     )
@@ -367,9 +363,8 @@ def test_without_time_nothing_is_asked_of_every_layout_of_many_lanes(threads, as
     asking, told = from_data({**lines_of(64), "threads": threads}), []
     lanes = trace(asking, GPU)
     with spending(Budget(0)):
-        every_layout(
-            asking.tile, GPU, lanes, SearchLimits(), enough=None, progress=lambda *line: told.append(line)
-        )
+        asked_of = {"enough": None, "progress": lambda *line: told.append(line)}
+        every_layout(asking.tile, GPU, lanes, SearchLimits(), **asked_of)
     assert bool(told) is asked
 
 

@@ -96,10 +96,9 @@ def test_a_climb_is_better_than_every_order():
 
 def test_a_rule_has_the_time_of_the_stage_that_asks_it(monkeypatch):
     """One look at whole lines used all that was left for every stage that follows."""
-    asked, given, nothing = [], scene(), Searched(None, complete=False)
-    monkeypatch.setattr(
-        "layoutopt.search.scene.within_ceilings", lambda *_: asked.append(current()) or nothing
-    )
+    asked, given, rule = [], scene(), "layoutopt.search.scene.within_ceilings"
+    nothing = Searched(None, complete=False)
+    monkeypatch.setattr(rule, lambda *_: asked.append(current()) or nothing)
     fall_back(given)
     stage = ReachFloor(given, presolved=True)
     fallen = (f.candidate for f in given.tally.unswizzled if given.reaches(f.candidate) and f.excess)
@@ -119,9 +118,8 @@ def test_free_of_conflicts_though_nothing_was_found_by_rising_bytes(monkeypatch,
 
 def test_offsets_of_a_period_come_again():
     layout = Layout((6, 4), 4, (), lookup=(1, 0, 3, 2, 6, 7, 4, 5))
-    assert layout.table().ravel().tolist() == [
-        4 * (8 * k + place) for k in range(3) for place in layout.lookup
-    ]
+    places = [4 * (8 * k + place) for k in range(3) for place in layout.lookup]
+    assert layout.table().ravel().tolist() == places
     assert layout.declared_bytes == 96
     grid = dict(zip(("x0", "x1"), np.indices((6, 4)), strict=True))
     node = element_expression(layout)

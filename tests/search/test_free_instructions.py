@@ -15,6 +15,7 @@ from oracle import toy
 from oracle.banks import busiest
 from written import access_from, data_of, problem_of, refused_with, rows_of
 
+import layoutopt
 from layoutopt import Status, check, compare, explain, problem, solve
 from layoutopt.accesses.instructions import check_instructions
 from layoutopt.accesses.lower import assigned
@@ -83,10 +84,9 @@ def test_what_people_have(name):
     # Read again, the claims hold, and every command takes the answer.
     check_claims(asked, device("sm_90"), answer_from_data(found.to_json()))
     assert sum(a.wavefronts for a in check(assigned(asked, found), found).accesses) == wavefronts
-    assert "reinterpret_cast" in emit("cuda", asked, device("sm_90"), found)
-    assert all(
-        row.wavefronts is None or row.wavefronts >= wavefronts for row in compare(asked, time_limit=9).rows
-    )
+    assert "reinterpret_cast" in layoutopt.emit(asked, found)
+    rows = [row.wavefronts for row in compare(asked, time_limit=9).rows]
+    assert min(row for row in rows if row is not None) >= wavefronts
     assert explain(asked, time_limit=2).offset == found.offset
 
 
@@ -103,11 +103,8 @@ def fewest(held, place, lanes, banks):
     def pieces(left, count):
         if count == 1:
             return [(e,) for e in left]
-        return [
-            (a, b)
-            for a, b in itertools.permutations(left, 2)
-            if place[a] % 2 == 0 and place[b] == place[a] + 1
-        ]
+        pairs = itertools.permutations(left, 2)
+        return [(a, b) for a, b in pairs if place[a] % 2 == 0 and place[b] == place[a] + 1]
 
     @functools.cache
     def least(left):
@@ -135,9 +132,8 @@ def fewest(held, place, lanes, banks):
 def test_no_layout_and_no_instructions_are_better(seed):
     """On tiles of at most eight words, every placement with its best instructions."""
     rng = random.Random(seed)
-    lanes, banks, shape = rng.choice(
-        [(2, 2, (2, 2)), (2, 4, (2, 3)), (2, 2, (1, 4)), (2, 2, (4, 2)), (2, 4, (2, 4))]
-    )
+    lanes = 2
+    banks, shape = rng.choice([(2, (2, 2)), (4, (2, 3)), (2, (1, 4)), (2, (4, 2)), (4, (2, 4))])
     count = shape[0] * shape[1]
     elements = list(range(count))
     accesses = []
@@ -165,10 +161,7 @@ def test_no_layout_and_no_instructions_are_better(seed):
         assert taken <= best
 
 
-@given(
-    shape=st.lists(st.sampled_from([1, 2, 3, 4, 6, 8, 12, 16]), min_size=1, max_size=3),
-    data=st.data(),
-)
+@given(shape=st.lists(st.sampled_from([1, 2, 3, 4, 6, 8, 12, 16]), min_size=1, max_size=3), data=st.data())
 def test_a_layout_seen_and_turned_back(shape, data):
     """What a view shows of a layout that was turned back is the layout that it saw."""
     steps = [Step(d, 1 << k) for d, extent in enumerate(shape) for k in range(4) if extent % (2 << k) == 0]

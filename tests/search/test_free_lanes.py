@@ -81,9 +81,8 @@ def test_values_in_an_order_of_their_own():
 
 def evaluated(report, threads):
     """Coordinates of every iteration and thread, by plain evaluation of the index."""
-    return np.array(
-        [[[eval(text, {}, env) for text in report.index] for env in row] for row in envs(report, threads)]
-    )
+    rows = envs(report, threads)
+    return np.array([[[eval(text, {}, env) for text in report.index] for env in row] for row in rows])
 
 
 def envs(report, threads):
@@ -321,12 +320,10 @@ def test_what_is_found_stays_when_the_time_is_over(over, monkeypatch):
 
 def test_lanes_are_free_under_a_layout_that_the_hardware_dictates():
     """Eight rows of a swizzle of 64 bytes, whoever executes the other accesses; so is the base aligned."""
-    asked = problem_of(
-        """16x32 f16, 64 threads; target sm_90a
+    asked = problem_of("""16x32 f16, 64 threads; target sm_90a
         rows: store 16 [tid // 4, 8*(tid % 4)]; lanes free
         r: load 2 [tid % 16, i]; i<2
-        ld: tma.load"""
-    )
+        ld: tma.load""")
     result = layoutopt.solve(asked, time_limit=5)
     assert (result.family.partition(",")[0], result.alignment_bytes) == ("tma.64B", 512)
     first = constrained(asked, minimise="instructions")

@@ -100,9 +100,8 @@ def every_combination(data, plan, costs):
 
     for combination in itertools.product(*([c for c in mine if is_useful(c, mine)] for mine in costs)):
         excess = sum(c[0] for c in combination)
-        sizes = [
-            (s - 1) * -(-size // a) * a + size for s, (_, size, a) in zip(stages, combination, strict=True)
-        ]
+        staged = zip(stages, combination, strict=True)
+        sizes = [(s - 1) * -(-size // a) * a + size for s, (_, size, a) in staged]
         total = min(ends(plan, sizes, [c[2] for c in combination]))
         found[excess] = min(found.get(excess, total), total)
     return found
@@ -154,9 +153,8 @@ def test_every_byte_is_used_once_and_costs_hold_where_the_tile_lies():
             assert table.min() % part.result.alignment_bytes == 0 or part.result.layout.swizzle
             used += [table.ravel() + k for k in range(problem.tile.element_bytes)]
             for access, report in zip(trace(problem, gpu).accesses, part.result.accesses, strict=True):
-                counts = count_wavefronts(
-                    table.ravel()[access.element], access.active, access.operation, access.rule
-                )
+                address = table.ravel()[access.element]
+                counts = count_wavefronts(address, access.active, access.operation, access.rule)
                 assert int(counts.wavefronts.sum()) == report.wavefronts
     flat = np.concatenate(used)
     assert len(np.unique(flat)) == len(flat)
@@ -365,9 +363,8 @@ def test_what_was_cut_short_has_the_time_that_others_leave(columns, clock, confl
         if asked[-1] != "T1" or asked.count("T1") > 1:
             return solve(problem)
         clock.cut_short()
-        return msgspec.structs.replace(
-            solve(constrained(problem, families=("none",))), status=Status.FEASIBLE
-        )
+        plain = solve(constrained(problem, families=("none",)))
+        return msgspec.structs.replace(plain, status=Status.FEASIBLE)
 
     with spending(clock):
         first, second = explore(units, plan_of(tile_set, units), None, solver).points

@@ -86,9 +86,8 @@ def test_tiles_side_by_side_have_one_formula_and_their_own_bytes():
     parts = parts_of(tile_set, found)
     assert parts["A"].answer.offset == parts["B"].answer.offset
     assert (parts["A"].stages, parts["B"].stages) == (2, 3)
-    spans = sorted(
-        (p.base_bytes, p.base_bytes + (p.stages - 1) * p.stage_bytes + p.answer.bytes) for p in parts.values()
-    )
+    sizes = ((p.base_bytes, (p.stages - 1) * p.stage_bytes + p.answer.bytes) for p in parts.values())
+    spans = sorted((base, base + size) for base, size in sizes)
     assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans))
     given = tables_of(tile_set, found)
     assert (given["B"] - given["A"] == 2 * twins.stage_bytes).all()

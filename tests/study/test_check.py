@@ -118,9 +118,7 @@ def test_where_time_is_over_large_layouts_in_use_are_counted_and_no_more(monkeyp
 def test_a_fix_is_what_compare_recommends(offset, message, saved):
     (fix,) = findings(audit("transpose_32x32_f32", offset, mend=True), "fix")
     assert message in fix.message
-    assert fix.details["offset"] == "x0*33 + x1", (
-        "as `layoutopt fix` writes it: a pad changes a declaration alone"
-    )
+    assert fix.details["offset"] == "x0*33 + x1"  # as `layoutopt fix` writes it: a pad changes a declaration
     assert (fix.details["saved_wavefronts"], fix.details["saved_bytes"]) == saved
 
 

@@ -114,13 +114,8 @@ def test_vectorised_transpose_is_a_floor_for_every_layout():
     assert "8 of the 32 banks only: 4 wavefronts" in counting
     store, load_ = "store_rows_vec", "load_cols"
     assert (found.clashing_accesses, found.clash_is_minimal) == ((store, load_), True)
-    assert kinds(found) == {
-        ("drop_access", store),
-        ("drop_access", load_),
-        ("narrower", store),
-        ("instructions", None),
-        ("free_lanes", load_),
-    }
+    each = {("drop_access", store), ("drop_access", load_), ("narrower", store), ("free_lanes", load_)}
+    assert kinds(found) == {*each, ("instructions", None)}
     (freed,) = [r for r in found.relaxations if r.kind == "free_lanes"]
     assert "32 bytes along x0 together: x0*128 + (x1 ^ x0 % 8 * 4) and [tid % 8" in freed.message
 
@@ -396,10 +391,8 @@ def test_what_is_read_and_never_written_is_said(trips, said):
         rows: store 4 [tid // 32 + 8*i, tid % 32]; i<{trips}
         columns: load 4 [tid % 32, tid // 32 + 8*j]; j<4""")
     hints = solve(asked).hints
-    expected = [
-        f"`columns` reads elements that no access writes, such as {s}: is a loop too short?" for s in said
-    ]
-    assert list(hints) == expected
+    what = "`columns` reads elements that no access writes"
+    assert list(hints) == [f"{what}, such as {s}: is a loop too short?" for s in said]
 
 
 def test_an_answer_that_takes_all_of_the_time_has_its_estimate():
@@ -423,19 +416,17 @@ def test_other_instructions_are_said_where_no_width_helps():
 
 def test_what_scalar_loads_of_a_loop_would_take_as_vectors():
     """The fill and the eight loads of a column of an SGEMM, as `import kernel` has them; rows are as they are."""
-    fill, read = (
-        "fill: store 4 [tid // 8 + i*32, tid % 8]; i<4",
-        "read: load 4 [tid // 16 * 8 + i % 8, i // 8]; i<64",
-    )
+    fill = "fill: store 4 [tid // 8 + i*32, tid % 8]; i<4"
+    read = "read: load 4 [tid // 16 * 8 + i % 8, i // 8]; i<64"
     text = other_instructions(problem_of("128x8 f32, 256 threads", fill, read))
     assert text is not None
     assert text.startswith('with `"instructions": "free"` 288 wavefronts instead of 544: ')
     assert "`read` 64 x load 4 bytes -> 16 x load 16 bytes" in text
-    rows = problem_of("8x128 f32, 256 threads", "read: load 4 [i // 8, tid % 16 + i % 8 * 16]; i<64")
-    assert other_instructions(rows) is None
-    assert (
-        other_instructions(problem_of("32x32 f32, 256 threads", "a: load 16 [tid // 8, tid % 8 * 4]")) is None
-    )
+    for tile, access in (
+        ("8x128 f32", "read: load 4 [i // 8, tid % 16 + i % 8 * 16]; i<64"),
+        ("32x32 f32", "a: load 16 [tid // 8, tid % 8 * 4]"),
+    ):
+        assert other_instructions(problem_of(f"{tile}, 256 threads", access)) is None
 
 
 @pytest.mark.parametrize("access", ["16|8 [tid % 32, 4*(tid // 32)]", "16 [tid // 8, 4*(tid % 8)]"])

@@ -104,9 +104,8 @@ def test_every_element_stands_in_its_word(name):
     size = found.case.problem.tile.element_bytes
     for layout, shown in zip(found.layouts, found.pictures(), strict=True):
         first = {}
-        for coordinates, byte in zip(
-            np.ndindex(found.case.problem.tile.shape), layout.table.tolist(), strict=True
-        ):
+        every = np.ndindex(found.case.problem.tile.shape)
+        for coordinates, byte in zip(every, layout.table.tolist(), strict=True):
             for word in range(byte // shown.bank_bytes, (byte + size - 1) // shown.bank_bytes + 1):
                 held = byte // shown.bank_bytes == word, -byte, coordinates
                 first[word] = max(first.get(word, held), held, key=lambda held: held[:2])

@@ -8,6 +8,7 @@ import subprocess
 import kernel_launches
 import pytest
 from command import answer, layoutopt, refused
+from written import text_file
 
 from layoutopt.ground.budget import OutOfTime
 from layoutopt.hardware.devices import device
@@ -37,13 +38,6 @@ def fixed_file(source, launch, is_meant=lambda _: True, **more):
     return fix(SourceCode(source), program, Request(launch, device("sm_90"), **more))
 
 
-def written(folder, text, name="k.cu"):
-    path = folder / name
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(text)
-    return path
-
-
 def conflicts(version):
     return sum(tally.wavefronts - tally.phases for tally in version.evaluation.tallies.values())
 
@@ -71,7 +65,7 @@ def columns(folder):
     """A GEMM that stores A by rows and reads it down columns."""
     text = LAUNCHES["gemm_registers"].source.read_text()
     text = text.replace("for (int k = 0;", "\n#pragma unroll 1\nfor (int k = 0;")
-    return written(folder, re.sub(r"As\[([^]]+)\]\[([^]]+)\]", r"As[\2][\1]", text))
+    return text_file(folder, re.sub(r"As\[([^]]+)\]\[([^]]+)\]", r"As[\2][\1]", text))
 
 
 def test_what_is_read_down_columns_is_transposed_where_loads_are_joined(tmp_path):
@@ -107,7 +101,7 @@ _DOUBLES = "template __global__ void rows<double>(const double*, double*, int, f
 
 def fixed_rows(tmp_path, more=""):
     launch = ("--entry", "rows<float>", "--block", "32", "--arg", "width=64", "--shared", "8192", "--json")
-    return json.loads(layoutopt("fix", written(tmp_path, _SOFTMAX + more), *launch).stdout)
+    return json.loads(layoutopt("fix", text_file(tmp_path, _SOFTMAX + more), *launch).stdout)
 
 
 def test_what_the_launch_does_not_say_is_made_up_and_compared(tmp_path):
@@ -188,7 +182,7 @@ extern "C" __global__ void quads(const float4* in, float4* out) {
 
 
 def test_vectors_that_would_lie_askew_are_not_offered(tmp_path):
-    path = written(tmp_path, QUADS)
+    path = text_file(tmp_path, QUADS)
     found = fixed_file(path, Launch(block=(16, 16, 1)), minimise="excess")
     assert found.after.evaluation.certain
     assert re.search(rf"\({path}:\d+\) has a misaligned address", found.arrays[0].reason)
@@ -213,7 +207,7 @@ template __global__ void turn<int>(const int*, int*);
 
 def test_a_structure_may_give_dynamic_memory_to_a_template(tmp_path):
     launch = Launch(block=(32, 1, 1), shared_bytes=4096)
-    found = fixed_file(written(tmp_path, TEMPLATE), launch, lambda one: "<float>" in one.title)
+    found = fixed_file(text_file(tmp_path, TEMPLATE), launch, lambda one: "<float>" in one.title)
     assert "s[threadIdx.x * 36 + y]" in found.diff
     assert "launch with B + B / 128 * 16 bytes" in found.diff
     assert (conflicts(found.after), found.unknown_bytes) == (0, 0)
@@ -240,7 +234,7 @@ def test_why_an_array_stays_is_said(name, reason):
 @pytest.mark.parametrize("column", ["threadIdx.y + j + s", "int(in[0]) * 0 + threadIdx.y + j"])
 def test_a_column_that_arguments_or_data_decide_is_told(column, tmp_path):
     text = PLAIN.read_text().replace("int n", "int n, int s").replace("[threadIdx.y + j];", f"[{column}];")
-    written(tmp_path, text)
+    text_file(tmp_path, text)
     plain = answer("fix", PLAIN, *OPTIONS)["arrays"][0]
     done = layoutopt("fix", "k.cu", *OPTIONS, "--arg", "s=0", "--data", "in=iota", cwd=tmp_path)
     assert (done.returncode, plain["open_column"]) == (0, None)
@@ -260,7 +254,7 @@ def test_a_column_that_arguments_or_data_decide_is_told(column, tmp_path):
 def test_what_stands_before_a_declaration_is_said(declared, told, tmp_path):
     text, line = PLAIN.read_text(), "__shared__ float tile[32][32];"
     other = f"__global__ void other() {{ {line} }}\n"
-    source = written(
+    source = text_file(
         tmp_path,
         f"#define TILE(t) __shared__ float t[32][32]\n{other}" + text.replace(line, declared.format(line)),
     )
@@ -289,7 +283,7 @@ PLAIN = kernel_launches.KERNELS / "transpose_plain.cu"
 
 def test_the_diff_applies_and_write_does_the_same(tmp_path):
     text = PLAIN.read_text()
-    one, other = (written(tmp_path / folder, text) for folder in "ab")
+    one, other = (text_file(tmp_path / folder, text) for folder in "ab")
     done = layoutopt("fix", "k.cu", *OPTIONS, cwd=one.parent)
     assert done.returncode == 0, done.stderr
     assert re.search(r"bank conflicts +3,968 +0\n", done.stderr)
@@ -307,7 +301,7 @@ def test_the_diff_applies_and_write_does_the_same(tmp_path):
 def test_a_diff_has_the_bytes_of_the_source(tool, tmp_path):
     ending = " // é \u202e\u200b\x1b\x0b\x0c\x85\u2028".encode() + b"\xe9\r\n"
     source = b"\xef\xbb\xbf" + PLAIN.read_bytes().replace(b"\n", ending)
-    path = written(tmp_path / "a b", "", "k 1.cu")
+    path = text_file(tmp_path / "a b", "", "k 1.cu")
     path.write_bytes(source.removesuffix(b"\r\n"))
     asked = ("fix", "a b/k 1.cu", *OPTIONS)
     done = layoutopt(*asked, "-o", "fix.diff", cwd=tmp_path)
@@ -320,8 +314,8 @@ def test_a_diff_has_the_bytes_of_the_source(tool, tmp_path):
 
 
 def test_arrays_of_headers_are_changed_there(tmp_path):
-    header = written(tmp_path / "include", PLAIN.read_text(), "tile.cuh")
-    source = written(tmp_path, "#include <tile.cuh>\n")
+    header = text_file(tmp_path / "include", PLAIN.read_text(), "tile.cuh")
+    source = text_file(tmp_path, "#include <tile.cuh>\n")
     done = layoutopt("fix", "k.cu", *OPTIONS, "-I", "include", "--write", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("--- a/include/tile.cuh")
@@ -361,12 +355,12 @@ def test_a_recorded_launch_is_one_of_the_source(tmp_path):
     parameters = struct.pack("<QQi", 0x7F0000000400, 0x7F0000100000, 64).hex()
     launch = f'entry = "{kernel.symbol}"\nblock = [32, 8]\ngrid = [2, 2]\nparameters = "{parameters}"'
     memory = 'memory = [{address = 0x7F0000000000, file = "a.bin"}]'
-    launches = written(tmp_path, f"[[launch]]\n{launch}\n{memory}\n", "launches.toml")
+    launches = text_file(tmp_path, f"[[launch]]\n{launch}\n{memory}\n", "launches.toml")
     assert answer("fix", PLAIN, launches)["unknown_bytes"] == 0
     refused("--block is for a kernel", "fix", PLAIN, tmp_path, "--block", "32")
     refused("expected launches, got", "fix", PLAIN, PLAIN)
 
 
 def test_what_is_no_source_or_array_is_said(tmp_path):
-    refused("expected a CUDA source", "fix", written(tmp_path, "", "k.ptx"), "--block", "32")
+    refused("expected a CUDA source", "fix", text_file(tmp_path, "", "k.ptx"), "--block", "32")
     refused("expected one of the arrays (tile), got 'other'", "fix", PLAIN, *OPTIONS, "--array", "other")

@@ -80,9 +80,8 @@ def test_answers_are_those_of_solve_to_the_byte(template, tmp_path):
 
 
 def test_standard_input_is_a_source_like_any_other(template, tmp_path):
-    lines = "".join(
-        f"{json.dumps(TEMPLATE | {'params': TEMPLATE['params'] | {'M': [m]}})}\n" for m in (8, 16)
-    )
+    each = (TEMPLATE | {"params": TEMPLATE["params"] | {"M": [m]}} for m in (8, 16))
+    lines = "".join(f"{json.dumps(one)}\n" for one in each)
     store = tmp_path / "s.sqlite"
     done = layoutopt("sweep", "-", "-o", store, "--workers", "1", input=f"{lines}no\n")
     got = done.returncode, done.stdout.splitlines()[0]
@@ -192,9 +191,8 @@ def test_header_gives_the_offsets(template, tmp_path):
             table = answer_from_data(one.answer).table()
             for x0 in range(table.shape[0]):
                 for x1 in (0, 1, 5, table.shape[1] - 1):
-                    checks.append(
-                        f'static_assert(offset_bytes(tiles[{number}], {x0}, {x1}) == {table[x0, x1]}, "");'
-                    )
+                    place = f"offset_bytes(tiles[{number}], {x0}, {x1})"
+                    checks.append(f'static_assert({place} == {table[x0, x1]}, "");')
     program = f"""#include "tiles.h"
 using namespace layoutopt_tiles;
 {chr(10).join(checks)}
