@@ -49,9 +49,7 @@ def test_what_it_names_is_there():
     )
     for name in [*named, *(f"layoutopt/{name}" for name in short)]:
         assert (ROOT / name).exists(), name
-    rooms = {
-        path.name for path in (ROOT / "layoutopt").iterdir() if path.is_dir() and path.name != "__pycache__"
-    }
+    rooms = {path.name for path in (ROOT / "layoutopt").iterdir() if path.is_dir()} - {"__pycache__"}
     picture = TEXT.split("```")[3]
     assert rooms <= set(re.findall(r"(\w+)/", picture))
 
@@ -78,9 +76,8 @@ def test_a_language(tmp_path, monkeypatch):
     module = types.ModuleType("layoutopt.codegen.words")
     module.emit = lambda plan: f"{plan.name} takes {plan.bytes} bytes\n"
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setitem(
-        registry.LANGUAGES, "words", registry.Language("words", "Words", ".txt", "a sentence")
-    )
+    words = registry.Language("words", "Words", ".txt", "a sentence")
+    monkeypatch.setitem(registry.LANGUAGES, "words", words)
     from emit_programs import emit
 
     from layoutopt.hardware.devices import device

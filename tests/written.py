@@ -167,11 +167,8 @@ def lines_of(n, m=None, lines=("rows", "columns", "diagonals"), **layout):
     """Words in n rows of m, of which m lanes have a row, a column or a wrapped diagonal at a time."""
     m = m or n
     row = "tid" if m <= n else f"min(tid, {n - 1})"
-    index = {
-        "rows": f"[i, tid]; i<{n}",
-        "columns": f"[{row}, i]; i<{m}",
-        "diagonals": f"[{row}, (tid + i) % {m}]; i<{m}",
-    }
+    index = {"rows": f"[i, tid]; i<{n}", "columns": f"[{row}, i]; i<{m}"}
+    index["diagonals"] = f"[{row}, (tid + i) % {m}]; i<{m}"
     accesses = [f"{name}: load 4 {index[name]}" for name in lines]
     return data_of(f"{n}x{m} f32, {m} threads", *accesses, layout=layout)
 

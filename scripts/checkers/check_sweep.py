@@ -153,9 +153,8 @@ def main() -> None:
                 after = answers(store)
                 assert before.items() <= after.items(), f"{kind} {number}: an answer is gone"
                 assert after == expected, f"{kind} {number}: other answers"
-            print(
-                f"{kind}: {arguments.moments} moments, {kept} answers kept, every store the same", flush=True
-            )
+            told = f"{arguments.moments} moments, {kept} answers kept, every store the same"
+            print(f"{kind}: {told}", flush=True)
 
 
 if __name__ == "__main__":

@@ -150,10 +150,8 @@ def many_dimensions(seed: int, number: int, limit: float) -> dict[str, Any]:
             index[d] = f"(tid + 64*i) // {below} % {shape[d]}"
             below *= shape[d]
         op = "store" if k == 0 else "load"
-        accesses.append(
-            {"name": f"a{k}", "op": op, "index": index, "for": {"i": max(1, min(8, below // 64))}}
-        )
-        accesses[-1]["bytes"] = {"f16": 2, "f32": 4, "f64": 8}[element]
+        size, loops = {"f16": 2, "f32": 4, "f64": 8}[element], {"i": max(1, min(8, below // 64))}
+        accesses.append({"name": f"a{k}", "op": op, "bytes": size, "index": index, "for": loops})
     problem = {"name": f"d{number}", "tile": {"shape": shape, "element": element}, "threads": 64}
     return solve_of(f"dimensions {number}", {**problem, "accesses": accesses}, limit)
 

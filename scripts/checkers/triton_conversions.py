@@ -179,9 +179,8 @@ def report(path: Path) -> None:
     for row in map(json.loads, path.read_text().splitlines()):
         shape, element, source, destination = question(row["seed"])
         start = time.perf_counter()
-        found = layoutopt.convert(
-            shape=shape, element=element, source=source, destination=destination, threads=32 * WARPS
-        )
+        asked = {"shape": shape, "element": element, "source": source, "destination": destination}
+        found = layoutopt.convert(**asked, threads=32 * WARPS)
         seconds.append(time.perf_counter() - start)
         if execute(found.to_json(), source, destination, ELEMENT_BYTES[element]) != expected(destination):
             raise SystemExit(f"seed {row['seed']}: an element does not arrive")

@@ -43,9 +43,8 @@ def arrays(session: Session) -> None:
         lanes = range(access.merge_lanes)
         starts = [[issue.first.get(lane, (0,))[0] for lane in lanes] for issue in access.issues]
         entry["coordinates"] = np.stack(np.unravel_index(starts, asked.tile.shape), -1).tolist()
-        entry["active"] = [
-            [lane in issue.first or lane >= given for lane in lanes] for issue in access.issues
-        ]
+        taking = [{*issue.first, *range(given, len(lanes))} for issue in access.issues]
+        entry["active"] = [[lane in some for lane in lanes] for some in taking]
         if not any(map(any, entry["active"])):
             return
     same_counts(session, session.write("arrays.json", problem), "--table", "t.npy", "--no-fix")
@@ -92,9 +91,8 @@ def audit(session: Session) -> None:
     moved, asked = session.table.copy(), session.asked
     flat = moved.ravel()
     k = session.rng.randrange(len(flat))
-    flat[k] = session.rng.choice(
-        [flat[k] + 1, flat[k] + asked.tile.size, flat[k * 7 % len(flat)], flat[k] + 64]
-    )
+    near = [flat[k] + step for step in (1, asked.tile.size, 64)]
+    flat[k] = session.rng.choice([*near, flat[k * 7 % len(flat)]])
     np.save(session.folder / "moved.npy", moved)
     done = session.call("check", "p.json", "--table", "moved.npy", "--json", "--no-fix")
     if done.code == 2:
@@ -201,9 +199,8 @@ def emit(session: Session) -> None:
     require(built.returncode == 0, "emitted C does not compile", built.stderr)
     require("warning" not in built.stderr, "emitted C warns", built.stderr)
     ran = subprocess.run(["./m"], check=True, **within).stdout
-    require(
-        [*map(int, ran.split())] == session.table.ravel().tolist(), "emitted C is not the table", ran[:200]
-    )
+    same = [*map(int, ran.split())] == session.table.ravel().tolist()
+    require(same, "emitted C is not the table", ran[:200])
 
 
 def certificate(session: Session) -> None:

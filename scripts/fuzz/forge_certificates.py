@@ -288,10 +288,8 @@ def layout_worse(rng, problem, given):
         return None
     path, own = rng.choice(some)
     layout = copy.deepcopy(own["layout"])
-    table, kind = (
-        layout["byte_offsets"],
-        rng.choice(["onto", "wavefronts", "bytes", "excess", "cut", "apart"]),
-    )
+    table = layout["byte_offsets"]
+    kind = rng.choice(["onto", "wavefronts", "bytes", "excess", "cut", "apart"])
     if kind == "onto" and len(table) > 1:
         a, b = rng.sample(range(len(table)), 2)
         table[a] = table[b]

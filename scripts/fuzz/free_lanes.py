@@ -137,10 +137,8 @@ def _fixed(data: dict[str, Any], order: list[tuple[int, int]], piece: int) -> di
     for k, (dim, bit) in enumerate(order):
         terms[dim].append(f"(tid + {threads}*i) // {1 << k} % 2 * {(1 << bit) * (piece if dim else 1)}")
     free = {key: value for key, value in data["accesses"][0].items() if key not in ("lanes", "global")}
-    free |= {
-        "index": [" + ".join(terms[0]), " + ".join(terms[1])],
-        "for": {"i": max(1, (1 << len(order)) // threads)},
-    }
+    free["index"] = [" + ".join(terms[dim]) for dim in (0, 1)]
+    free["for"] = {"i": max(1, (1 << len(order)) // threads)}
     return {**data, "accesses": [free, *data["accesses"][1:]]}
 
 

@@ -31,9 +31,8 @@ GPU = device("sm_90")
 
 
 def random_layout(rng: random.Random) -> Layout:
-    shape = tuple(
-        rng.choice([1, 2, 3, 4, 5, 7, 8, 12, 16, 32, 33]) for _ in range(rng.choice([1, 2, 2, 2, 3]))
-    )
+    extents = [1, 2, 3, 4, 5, 7, 8, 12, 16, 32, 33]
+    shape = tuple(rng.choice(extents) for _ in range(rng.choice([1, 2, 2, 2, 3])))
     size = rng.choice([1, 2, 4, 4, 8, 12, 16])
     pieces = []
     for d, extent in enumerate(shape):
@@ -99,10 +98,8 @@ def random_case(rng: random.Random, name: str) -> tuple:
     layout = random_layout(rng)
     accesses = []
     for k in range(rng.randrange(1, 4)):
-        loops = {
-            v: rng.choice([1, 2, 3, 4, 5, 8])
-            for v in rng.sample(["i", "j", "int", "base"], rng.randrange(0, 3))
-        }
+        counted = rng.sample(["i", "j", "int", "base"], rng.randrange(0, 3))
+        loops = {v: rng.choice([1, 2, 3, 4, 5, 8]) for v in counted}
         names = ["tid", rng.choice(["lane", "warp"]), *loops]
         index = []
         for extent in layout.shape:

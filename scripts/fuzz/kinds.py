@@ -213,21 +213,14 @@ def certificate_case(rng: random.Random) -> Case:
 
 
 def table_case(rng: random.Random) -> Case:
-    files = {
-        "p.json": jsonable(PROBLEMS[0]),
-        "tr.jsonl": lines(mutate.TRACE),
-        "t.npy": mutate.mutate_array(rng),
-    }
-    return files, command_of(OF_A_TABLE, rng)
+    files = {"tr.jsonl": lines(mutate.TRACE), "t.npy": mutate.mutate_array(rng)}
+    return {"p.json": jsonable(PROBLEMS[0]), **files}, command_of(OF_A_TABLE, rng)
 
 
 def device_case(rng: random.Random) -> Case:
-    files = {
-        "p.json": jsonable(PROBLEMS[0]),
-        "n.jsonl": lines(mutate.RECORDS),
-        "d.json": changed(mutate.DEVICES, rng),
-    }
-    return files, [*command_of(OF_DEVICES, rng), "--device-file", "d.json"]
+    files = {"n.jsonl": lines(mutate.RECORDS), "d.json": changed(mutate.DEVICES, rng)}
+    command = [*command_of(OF_DEVICES, rng), "--device-file", "d.json"]
+    return {"p.json": jsonable(PROBLEMS[0]), **files}, command
 
 
 def records_case(rng: random.Random) -> Case:
@@ -257,10 +250,8 @@ def template_case(rng: random.Random) -> Case:
 def several_case(rng: random.Random) -> Case:
     """Problems of which some are wrong, as files, lines and standard input."""
     small = [*PROBLEMS[:3], TEMPLATE, mutate.COORDINATES]
-    rows = [
-        (changed if rng.random() < 0.5 else lambda one, _: jsonable(one))(rng.choice(small), rng)
-        for _ in "abc"
-    ]
+    drawn = [(rng.random() < 0.5, rng.choice(small)) for _ in "abc"]
+    rows = [changed(one, rng) if wrong else jsonable(one) for wrong, one in drawn]
     many = b"\n".join(row.replace(b"\n", b" ") for row in rows) + b"\n"
     files = {"p.json": jsonable(rng.choice(small)), "q.json": rows[0], "stdin": rng.choice([many, rows[1]])}
     files["l.jsonl"] = mutate_bytes(many, rng) if rng.random() < 0.3 else many
@@ -323,9 +314,8 @@ def change_cell(db: sqlite3.Connection, table: str, rng: random.Random) -> None:
         return
     hash_, value = rng.choice(rows)
     try:
-        db.execute(
-            f"UPDATE OR REPLACE {table} SET {column} = ? WHERE hash = ?", (new_value(value, rng), hash_)
-        )
+        change = f"UPDATE OR REPLACE {table} SET {column} = ? WHERE hash = ?"
+        db.execute(change, (new_value(value, rng), hash_))
     except (sqlite3.IntegrityError, OverflowError, UnicodeEncodeError):
         return
 
@@ -440,9 +430,8 @@ def tile_result() -> dict:
 
 def result_of_a_tile_case(rng: random.Random) -> Case:
     """A kernel as it is, and a changed result to put into it."""
-    files, command = kernel_case(
-        "k.ptx", (KERNELS / f"{NAMES[0]}.ptx").read_bytes(), NAMES[0], OF_A_PATCH, rng
-    )
+    ptx = (KERNELS / f"{NAMES[0]}.ptx").read_bytes()
+    files, command = kernel_case("k.ptx", ptx, NAMES[0], OF_A_PATCH, rng)
     return {**files, "r.json": changed(tile_result(), rng)}, command
 
 

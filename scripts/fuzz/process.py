@@ -87,9 +87,8 @@ def call(
             become(run, [str(script or "layoutopt"), *command], script is not None, folder, streams)
         code, usage = _wait(pid)
         wall_s = time.monotonic() - began
-        out, err = (
-            path.read_bytes().decode("utf-8", "replace") if path.exists() else "" for path in streams[1:]
-        )
+        told = (path.read_bytes() if path.exists() else b"" for path in streams[1:])
+        out, err = (text.decode("utf-8", "replace") for text in told)
         return Done(command, code, out, err, usage.ru_utime + usage.ru_stime, wall_s, usage.ru_maxrss * 1024)
 
 

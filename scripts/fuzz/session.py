@@ -128,9 +128,8 @@ class Session:
         if bound["scope"].startswith("every layout") and bound["lower_bound"] > 0:
             if match := re.search(r"within (\d+) bytes", bound["scope"]):
                 room = int(match[1])
-            self.refute(
-                min(room, layout.get("max_bytes", room)), bound["lower_bound"], "false bound of excess"
-            )
+            room = min(room, layout.get("max_bytes", room))
+            self.refute(room, bound["lower_bound"], "false bound of excess")
         every = least["scope"].startswith("every layout") and least["lower_bound"] > tile.tight_bytes
         if every and (proved or by_bytes):
             below = float("inf") if by_bytes else excess + 1e-9

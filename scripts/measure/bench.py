@@ -57,10 +57,8 @@ class Bench(NamedTuple):
         parts = parts_of(Path(__file__).with_name(f"{self.source}.cu").read_text())
         text, names = [filled_text(parts["start"], **self.values)], list(plans)
         for name, planned in plans.items():
-            text += [
-                cuda.emit(planned).replace("#pragma once", ""),
-                filled_text(parts[self.kernel], NAME=name),
-            ]
+            text.append(cuda.emit(planned).replace("#pragma once", ""))
+            text.append(filled_text(parts[self.kernel], NAME=name))
         if "cute" in parts:  # CuTe's form of ours
             swizzled = cute.emit(plans["ours"]).replace("#pragma once", "")
             swizzled = swizzled.replace("constexpr int ours_", "// constexpr int ours_")
@@ -106,10 +104,8 @@ def benches() -> Iterator[Bench]:
     ):
         problem = load(of_one_tile()[file])
         assert problem.published is not None
-        written, values = (
-            {"published": problem.published.offset},
-            {"ELEMENT": element, "VECTOR": vector, "COUNT": count},
-        )
+        written = {"published": problem.published.offset}
+        values = {"ELEMENT": element, "VECTOR": vector, "COUNT": count}
         run = "NAME_kernel, (NAME_bytes + 127) / 128 * 128 * 4"
         yield Bench(f"RAFT {kind}", problem, written, "bench_contractions", "kernel", values, run)
 

@@ -62,13 +62,11 @@ class Measured(NamedTuple):
 def measured() -> Iterator[Measured]:
     gpu, paths = device("sm_90"), of_one_tile()
     for entry in json.loads(RECORD.read_text())["problems"]:
-        problem = msgspec.structs.replace(
-            load(paths[entry["problem"].removesuffix(".json")]), target=gpu.name
-        )
+        problem = load(paths[entry["problem"].removesuffix(".json")])
         variables = frozenset(f"x{d}" for d in range(len(problem.tile.shape)))
         # The passes that were timed run every access once, whatever its weight.
         accesses = tuple(msgspec.structs.replace(access, weight=1) for access in problem.accesses)
-        problem = msgspec.structs.replace(problem, accesses=accesses)
+        problem = msgspec.structs.replace(problem, accesses=accesses, target=gpu.name)
         for row in entry["rows"]:
             node = parse(row["offset"], variables)
             yield Measured(entry["problem"], row, terms(case_under(problem, gpu, node), node))

@@ -101,9 +101,8 @@ def audited(recording: Path, one: dict[str, Any]) -> None:
         for kernel in data["kernels"]
     ]  # fmt: skip
     said = watched(command, SECONDS_A_RUN).out
-    one["lines"] = re.findall(
-        r"^  (\S.*wavefronts in shared memory are bank conflicts.*)$", said, re.MULTILINE
-    )
+    line = r"^  (\S.*wavefronts in shared memory are bank conflicts.*)$"
+    one["lines"] = re.findall(line, said, re.MULTILINE)
 
 
 def profiled(program: dict[str, Any], folder: Path, out: Path, left: float) -> dict[str, Any]:

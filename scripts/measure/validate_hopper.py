@@ -178,10 +178,8 @@ def product_problem(name: str, case: dict[str, Any]) -> dict[str, Any]:
     accesses: list[dict[str, Any]] = []
     for side in ("a", "b"):
         operand = {"op": f"wgmma.{side.upper()}", "major": case[side], "mode": case["mode"]}
-        accesses += [
-            {"tile": side, "name": f"fill {side}", "op": "tma.load"},
-            {"tile": side, "name": f"operand {side}", **operand},
-        ]
+        accesses.append({"tile": side, "name": f"fill {side}", "op": "tma.load"})
+        accesses.append({"tile": side, "name": f"operand {side}", **operand})
     accesses += [
         {"tile": "d", "name": "accumulators", **EPILOGUES[case.get("by", "stmatrix.x4")][0]},
         {"tile": "d", "name": "store", "op": "tma.store", **case.get("d", {})},
@@ -402,9 +400,8 @@ def measure(folder: Path) -> None:
     rows = [cases[row["name"]] | row for row in lines if row["name"] in cases]
     # 2-byte words by place, of 16 rows of 128 bytes, words numbered row by row
     seen = [row for row in lines if "seen" in row]
-    swizzles = [
-        {k: row[k] for k in ("name", "error", "seen") if k != "seen" or not row["error"]} for row in seen
-    ]
+    told = ("name", "error"), ("name", "error", "seen")
+    swizzles = [{key: row[key] for key in told[not row["error"]]} for row in seen]
     about = (
         "Tiles that cp.async.bulk copied in and out, and tiles that the blocks of a cluster copied together "
         "by TMA, with the code that is emitted for them: wrong counts elements."

@@ -164,9 +164,8 @@ def dot_operand(operand, parent, width):
 @pytest.mark.parametrize("shape", [[32, 32, 64], [16, 16, 128]])
 def test_f8f6f4_is_what_triton_gives_its_operands(shape, operand):
     held = FRAGMENTS[f"mfma.{'x'.join(map(str, shape))}.{operand}.e4m3"]
-    parent = (
-        f"#ttg.amd_mfma<{{version = 4, warpsPerCTA = [1, 1], instrShape = {shape}, isTransposed = true}}>"
-    )
+    fields = f"version = 4, warpsPerCTA = [1, 1], instrShape = {shape}, isTransposed = true"
+    parent = f"#ttg.amd_mfma<{{{fields}}}>"
     got = thread_values(dot_operand(operand, parent, 16), tuple(held.extent.values()), 64)
     assert (got == places(held)).all()
 

@@ -198,9 +198,7 @@ def test_a_time_limit_is_what_a_person_waits():
 def test_what_is_not_proved_says_both_numbers_and_the_time():
     done = layoutopt("solve", DIAGONALS, "--time-limit", "0.5")
     assert done.returncode == 1
-    pattern = (
-        r"feasible after \d+\.\d s: (\d+) excess wavefronts found, (\d+) proved to be needed; not proved"
-    )
+    pattern = r"feasible after \d+\.\d s: (\d+) excess wavefronts found, (\d+) proved to be needed; "
     found, bound = re.search(pattern, done.stdout).groups()
     assert int(found) > int(bound)
     assert "stopped before the proof was complete, by the time limit" in done.stdout

@@ -173,9 +173,8 @@ def test_a_signal_that_a_library_makes_another_error_of(number):
 @pytest.mark.parametrize("streams", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
 def test_closed_streams_give_no_traceback(streams, tmp_path):
     command = f'{sys.executable} -c "{RUN}" solve {PROBLEM} --json --table t.npy {streams}'
-    done = subprocess.run(
-        ["sh", "-c", command], capture_output=True, text=True, env=ENVIRONMENT, cwd=tmp_path, check=False
-    )
+    how = {"capture_output": True, "text": True, "env": ENVIRONMENT, "cwd": tmp_path}
+    done = subprocess.run(["sh", "-c", command], check=False, **how)
     assert (done.returncode, done.stderr) == (0, "")
     assert np.load(tmp_path / "t.npy").shape == (16, 32)
 

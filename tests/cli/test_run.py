@@ -60,9 +60,8 @@ def predicted_today(problem, entry):
     names = frozenset(f"x{d}" for d in range(len(problem.tile.shape)))
     table = "lookup" in entry["offset"]
     layout = msgspec.convert(entry["digits"], Layout) if table else parse(entry["offset"], names)
-    return {
-        a.lanes.name: (a.lanes.operation, r) for a, r in zip(case.accesses, case.measure(layout), strict=True)
-    }
+    reports = zip(case.accesses, case.measure(layout), strict=True)
+    return {one.lanes.name: (one.lanes.operation, report) for one, report in reports}
 
 
 OUTPUT = """t: every element has its own bytes: yes
@@ -156,9 +155,8 @@ PAIR = data_of(
 def test_the_self_test_of_a_block_tests_each_tile_and_where_they_lie(tmp_path):
     text = layoutopt("emit", saved(tmp_path, "pair.json", PAIR), "--self-test").stdout
     assert [f"pair_{tile}_selftest(profile)" in text for tile in "ABC"] == [True] * 3
-    times = [
-        set(re.findall(r"test_of_pair_(\w)::owned", time)) for time in text.split("is_shared(pair_bytes")[1:]
-    ]
+    times = text.split("is_shared(pair_bytes")[1:]
+    times = [set(re.findall(r"test_of_pair_(\w)::owned", time)) for time in times]
     assert times == [{"A", "B"}, {"A", "C"}]
     assert text.count("#include <vector>") == text.count("int main(") == 1
     amd = {**PAIR, "target": "gfx942", "tiles": PAIR["tiles"][:1], "accesses": PAIR["accesses"][:1]}

@@ -280,9 +280,8 @@ def test_ptx_that_the_assembler_refuses_is_one_line(tmp_path, line):
                                  ("sm_30", ("--target", "sm_90"), "sm_90")],
 )  # fmt: skip
 def test_ptx_is_assembled_for_its_own_gpu_or_the_one_given(own, asked, target, tmp_path):
-    found = check(
-        text_file(tmp_path, PTX.format(STORE).replace("sm_90", own), "k.ptx"), "--block", "32", *asked
-    )
+    kernel = text_file(tmp_path, PTX.format(STORE).replace("sm_90", own), "k.ptx")
+    found = check(kernel, "--block", "32", *asked)
     assert (found["form"], found["target"], found["certain"]) == ("sass", target, True)
     assert (found["totals"]["wavefronts_st"], found["arrays"][0]["name"]) == (32, "tile")
 
@@ -320,9 +319,8 @@ def test_jumps_and_calls_without_their_operands_are_one_line(tmp_path, code):
 
 
 def test_a_loop_without_an_end_is_named(tmp_path):
-    done = layoutopt(
-        "check", text_file(tmp_path, listing("BRA 0x0"), "k.sass"), "--block", "32", "--max-steps", "1000"
-    )
+    kernel = text_file(tmp_path, listing("BRA 0x0"), "k.sass")
+    done = layoutopt("check", kernel, "--block", "32", "--max-steps", "1000")
     assert (done.returncode, done.stderr) == (3, "")
     assert "not certain, and no worst case is known:\n    the loop at BRA" in done.stdout
 

@@ -259,9 +259,8 @@ def test_a_table_is_found_where_the_search_ended_before_it_asked_for_one():
 def test_nothing_is_compiled_that_the_time_does_not_last_for(monkeypatch, seconds):
     asked = []
     monkeypatch.setattr("layoutopt.model.placement._seconds_to_compile", lambda: seconds)
-    monkeypatch.setattr(
-        "layoutopt.model.annealing.annealed", lambda _, start, *rest: asked.append(1) or start
-    )
+    annealed = "layoutopt.model.annealing.annealed"
+    monkeypatch.setattr(annealed, lambda _, start, *rest: asked.append(1) or start)
     with spending(Budget(30)):
         seven()
     assert bool(asked) == (not seconds)

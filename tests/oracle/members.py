@@ -69,10 +69,7 @@ def _xor(tile: Tile, rng: random.Random, places: list[int], banks: tuple[int, in
     """Bits of the bank field flipped by parities of bits above it."""
     first, low = ((b // tile.size or 1).bit_length() - 1 for b in banks)
     sources = range(low, max(places).bit_length())
-    masks = {
-        bit: sum(1 << s for s in sources if rng.random() < 0.4)
-        for bit in range(first, low)
-        if rng.random() < 0.6
-    }
+    bits = (bit for bit in range(first, low) if rng.random() < 0.6)
+    masks = {bit: sum(1 << s for s in sources if rng.random() < 0.4) for bit in bits}
     flips = [sum((v & mask).bit_count() % 2 << bit for bit, mask in masks.items()) for v in places]
     return masks, [v ^ flip for v, flip in zip(places, flips, strict=True)]

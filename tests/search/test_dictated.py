@@ -126,10 +126,8 @@ def test_what_cannot_be():
     assert solve(epilogue("rows", "stmatrix", by="tma.store none"), conflict_free=True).status == "infeasible"
     large = solve(epilogue("rows", by="tma.store 128B", max_bytes=4096))
     why = "tma.128B, x1 contiguous: takes 8,192 bytes, max_bytes is 4,096"
-    assert (large.status, large.reason) == (
-        "infeasible",
-        f"{why} (the layouts of tma.store, boxes side by side)",
-    )
+    why += " (the layouts of tma.store, boxes side by side)"
+    assert (large.status, large.reason) == ("infeasible", why)
     assert "max_bytes is 4,096" in solve(epilogue("rows", max_bytes=4096)).reason
 
 

@@ -212,10 +212,8 @@ def test_launches_ask_for_more_dynamic_memory(tmp_path, launch, expected):
 AT = "const auto s_at = [](int e) { return ((e & -4) ^ (e >> 5 & 7) * 4) + (e & 3); };"
 
 
-WITHIN, WHOLE = (
-    "whether it stays within a row depends on arguments",
-    "vectors of 16 bytes would not stay whole",
-)
+WITHIN = "whether it stays within a row depends on arguments"
+WHOLE = "vectors of 16 bytes would not stay whole"
 INTO = "a pointer into rows is used"
 AS_COLUMNS = {"form": Transposed, "move": COLUMNS}
 SQUARES = {**AS_COLUMNS, "extents": (32, 32)}
