@@ -345,6 +345,9 @@ def test_an_alignment_is_a_power_of_two_that_divides_the_size(element):
         loads_of("8", 4, element={"bytes": int(size), "align": int(align)})
 
 
+APART = "4 elements do not start at a multiple of 4: (4) starts at byte 18"
+
+
 @pytest.mark.parametrize(
     ("threads", "table", "said"),
     [
@@ -353,7 +356,7 @@ def test_an_alignment_is_a_power_of_two_that_divides_the_size(element):
         (
             4,
             np.array([0, 4, 8, 12, 18, 22, 26, 30]),
-            "do not start at a multiple of 4: (4) starts at byte 18",
+            APART,
         ),
     ],
 )
