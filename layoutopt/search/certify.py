@@ -36,7 +36,6 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.files.checks import fields_of
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import is_direct_load
-from layoutopt.layout.layout import Layout
 from layoutopt.model.placement import FreeAssignment
 from layoutopt.problems.answer import EVERY_LAYOUT, Arrangement, Bound, Proof, Result, Status
 from layoutopt.problems.same_layout import groups
@@ -88,23 +87,16 @@ def check_certifiable(problem: Problem | Block) -> None:
         ProblemFileError: some lanes choose at run time, or are free.
     """
     for tiles, shared in groups(problem):
-        with fields_of(problem, *tiles):
-            _check_certifiable(shared)
-
-
-def _check_certifiable(problem: Problem) -> None:
-    for i, access in enumerate(problem.accesses):
-        if access.is_free:
-            raise ProblemFileError(
-                f"accesses[{i}].{'lanes' if access.lanes is not None else 'values'}",
-                "--certificate: there is none where lanes are chosen; write the index chosen into the file",
-            )
-        if access.any:
-            raise ProblemFileError(
-                f"accesses[{i}].any",
-                "--certificate: there is none for values known only at run time; "
-                "`layoutopt check` counts them",
-            )
+        for i, access in enumerate(shared.accesses):
+            if not access.is_free and not access.any:
+                continue
+            if access.is_free:
+                name = "lanes" if access.lanes is not None else "values"
+                why = "where lanes are chosen; write the index chosen into the file"
+            else:
+                name, why = "any", "for values known only at run time; `layoutopt check` counts them"
+            with fields_of(problem, *tiles):
+                raise ProblemFileError(f"accesses[{i}].{name}", f"--certificate: there is none {why}")
 
 
 def certificate(problem: Problem | Block, gpu: Device, answer: Result | Arrangement) -> dict[str, Any]:
@@ -203,26 +195,18 @@ def _of_tile(problem: Problem, device: Device, result: Result) -> dict[str, Any]
     }
     if result.layout is not None:
         layout = replace(result.layout, shape=problem.tile.shape, packed=1)
-        data |= _layout_data(layout, result)
-    for name, reason in (("clique", CLIQUE), ("packing", PACKING), ("parity", PARITY)):
-        if reason in findings:
-            data[name] = reason.data(subject, problem, findings[reason])
-    return data
-
-
-def _layout_data(layout: Layout, result: Result) -> dict[str, Any]:
-    """The fields of a certificate that hold the layout."""
-    return {
-        "layout": {
+        data["layout"] = {
             "byte_offsets": layout.table().ravel().tolist(),
             "bytes": result.bytes,
             "wavefronts": {a.name: a.wavefronts for a in result.accesses},
             "excess": result.weighted_excess,
-        },
-        "hardware": {
-            a.name: msgspec.to_builtins(a.descriptor) for a in result.accesses if a.descriptor is not None
-        },
-    }
+        }
+        hardware = {a.name: a.descriptor for a in result.accesses if a.descriptor is not None}
+        data["hardware"] = msgspec.to_builtins(hardware)
+    for name, reason in (("clique", CLIQUE), ("packing", PACKING), ("parity", PARITY)):
+        if reason in findings:
+            data[name] = reason.data(subject, problem, findings[reason])
+    return data
 
 
 def _target(problem: Problem, device: Device) -> str:

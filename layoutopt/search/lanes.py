@@ -161,7 +161,8 @@ class AssignmentSearch(PlacedAccess, frozen=True):
 
     work: Work  # the units, and the threads that take part
     shape: tuple[int, ...]  # of the tile
-    mixed: bool = False  # whether the digits of a segment stand anywhere in a warp, and not before all others
+    # Whether the digits of a segment may stand anywhere in a warp, between others, and need not come first.
+    segments_apart: bool = False
 
     @property
     def _decisive(self) -> int:
@@ -177,14 +178,14 @@ class AssignmentSearch(PlacedAccess, frozen=True):
     def extensions(self, chosen: Assignment) -> list[Assignment]:
         """The assignment with one more digit, plain ones first, then XORs of two; none: enough is decided.
 
-        The digits of a segment come before all others, unless they may be `mixed` with them.
+        The digits of a segment come before all others, unless `segments_apart`.
         """
         span = chosen.span
         if span >= min(self._decisive, self.work.units):
             return []
         of_segment = [d for d in self.work.in_segment if d not in chosen.digits]
         others = [d for d in self.work.beyond if d not in chosen.digits]
-        if self.mixed:
+        if self.segments_apart:
             segment_rest = math.prod(d.size for d in of_segment)
             others = [d for d in others if self.warp % (span * d.size * segment_rest) == 0]
             return [Assignment((*chosen.digits, digit)) for digit in (*of_segment, *others)]
@@ -314,9 +315,9 @@ def dealt_lanes(search: AssignmentSearch, known: Assignment, *, tables: bool) ->
     base = in_any_order.best()
     least = in_any_order.wavefronts(base)
     found: list[Assignment] = [known, base]
-    # Bits of the lane and of the place in a segment may be mixed where segments lie within warps.
+    # Bits of the lane and of the place in a segment may change places where segments lie within warps.
     if work.first % warp == 0 and warp % work.segment == 0 and work.slots == work.segment:
-        found.append(replace(search, mixed=True).best())
+        found.append(replace(search, segments_apart=True).best())
     best = min(found, key=search.wavefronts)
     if not tables or search.wavefronts(best) <= least:
         return best

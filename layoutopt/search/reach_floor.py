@@ -217,10 +217,13 @@ class ReachFloor:
 
     def _may_be_better(self, candidate: Linearisation) -> bool:
         """Whether a layout over it may be smaller than the best, or as small and cheaper (presolving)."""
-        if candidate.span < self._bound or self.best is None:
-            return candidate.span - self.scene.block < self._bound
+        if self.best is None:
+            return candidate.span - self.scene.block < self.most  # a swizzle shortens by less than a block
         size, cost = self.best.size_and_cost
+        if candidate.span < size:
+            return True
         if candidate.span == size and (candidate.operations < cost or size == self.scene.tile.elements):
+            # As it is; no swizzle makes it smaller than the tile's own bytes, and any makes it dearer.
             return candidate.operations < cost and self.presolved
         return self.model.least_used(candidate) <= self._swizzled_bound(candidate)
 

@@ -10,7 +10,7 @@ Most linearisations fall to a bank bit and very few phases, and the phases that 
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -58,7 +58,8 @@ class Refuters:
         # Whether every mask of every bank bit may still do; without any of some bit, there is no swizzle.
         masks = np.ones((len(left), len(self._bits), 1 << len(sources)), np.bool_)
         for phases in self._latest_first(len(left)):
-            masks &= self._fits(phases, together, left, sources, self._bits)
+            may_do = self._masks_that_may_do(phases, together, left, sources, self._bits)
+            masks &= np.logical_and.reduce(may_do, axis=1)
             possible = np.logical_and.reduce(masks.any(axis=2), axis=1)
             refuted[left[~possible]] = True
             left, masks = left[possible], masks[possible]
@@ -86,8 +87,8 @@ class Refuters:
             sources = self._sources(together, one)
             if sources is None or sum(len(s.elements) for s in sets) << len(sources) > _MOST_ENTRIES:
                 return
-            fits = [self._each_fits(s, together, one, sources, (bit,))[0, :, 0] for s in sets]
-            refuting = _against_bit(np.concatenate(fits))
+            may_do = [self._masks_that_may_do(s, together, one, sources, (bit,))[0, :, 0] for s in sets]
+            refuting = _against_bit(np.concatenate(may_do))
         places = [(k, row) for k, s in enumerate(sets) for row in range(len(s.elements))]
         kept = [place for place in self._kept if place not in {places[n] for n in refuting}]
         self._kept = dict.fromkeys([*kept, *(places[n] for n in refuting)][-_KEPT:])
@@ -141,27 +142,24 @@ class Refuters:
         sources = range(field.first_source, max(field.first_source, highest.bit_length()))
         return sources if len(sources) <= _MOST_SOURCES else None
 
-    def _fits(self, s: PhaseSet, *asked: Any) -> BoolArray:
-        """Whether all of the phases may keep to their ceilings; arguments of `_each_fits`."""
-        fits: BoolArray = np.logical_and.reduce(self._each_fits(s, *asked), axis=1)
-        return fits
-
-    def _each_fits(
+    def _masks_that_may_do(
         self, s: PhaseSet, together: Together, which: IntArray, sources: range, bits: Sequence[int]
     ) -> BoolArray:
-        """Whether phases may keep to their ceilings with a mask of a bank bit, whatever the other bits are.
+        """Under which masks of a bank bit a phase may keep to its ceiling, whatever masks the others have.
 
-        True also where that is not looked into. Shape (linearisations, phases, bits, masks), a mask for each
-        set of `sources`.
+        A bank bit tells two halves of the banks apart: the phase may have no more words in either than these
+        banks serve within the ceiling. True also where that is not looked into.
+
+        Shape (linearisations, phases, bits, masks), a mask for each set of `sources`.
         """
         words, ceilings = self._words_and_ceilings(s, together, which)
-        fits = np.ones((*ceilings.shape, len(bits), 1 << len(sources)), np.bool_)
+        may_do = np.ones((*ceilings.shape, len(bits), 1 << len(sources)), np.bool_)
         words, ceilings = words.reshape(-1, words.shape[2]), ceilings.reshape(-1)
         banks, low = s.rule.banks // s.chunk_words, s.chunk_words.bit_length() - 1
         selects = range(low, s.rule.banks.bit_length() - 1)
         asked = [n for n, bit in enumerate(bits) if bit in selects]
         if words.shape[-1] > MAX_LANES or not asked:
-            return fits
+            return may_do
         held = words >= 0
         word, count = np.where(held, words, 0).astype(np.int32), held.sum(axis=1)
         # Each half of the banks serves at most so many of a phase's words.
@@ -174,14 +172,19 @@ class Refuters:
             flips = np.concatenate([flips, flips ^ source[:, None]], axis=1)
         banked = lanes[[bits[n] - low for n in asked]]
         ones = np.bitwise_count(flips[:, None] ^ np.moveaxis(banked, 0, 1)[..., None])
-        fits[:, :, asked] = ((least <= ones) & (ones <= most)).reshape(*fits.shape[:2], *ones.shape[1:])
-        return fits
+        within = (least <= ones) & (ones <= most)
+        may_do[:, :, asked] = within.reshape(*may_do.shape[:2], *ones.shape[1:])
+        return may_do
 
 
-def _against_bit(fits: BoolArray) -> list[int]:
-    """A few phases that leave a bank bit no mask, if any; shape (phases, masks)."""
+def _against_bit(may_do: BoolArray) -> list[int]:
+    """A few phases that leave a bank bit no mask, if any.
+
+    `may_do`: which masks each phase allows, shape (phases, masks).
+    """
     found: list[int] = []
-    while fits.shape[1] and len(found) < len(fits):  # the phase that rules out the most of the masks left
-        found.append(int((~fits).sum(axis=1).argmax()))
-        fits = fits[:, fits[found[-1]]]
-    return [] if fits.shape[1] else found
+    while may_do.shape[1] and len(found) < len(may_do):
+        # The phase that rules out the most of the masks left.
+        found.append(int((~may_do).sum(axis=1).argmax()))
+        may_do = may_do[:, may_do[found[-1]]]
+    return [] if may_do.shape[1] else found
