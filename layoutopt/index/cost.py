@@ -57,9 +57,9 @@ def _of_folded(
 ) -> int:
     """`instructions` of nodes that are folded already; counting stops where the total exceeds `limit`.
 
-    With `before`, which is computed first, nodes share nothing but that, and `behind` is added to each whose
-    code is short enough to be executed under a predicate. Compilers branch around longer code, where the
-    access adds a uniform register by itself.
+    With `before`, which is computed first, nodes share nothing but that, and `behind`, a uniform register, is
+    added to each whose code is short enough to be executed under a predicate. Compilers branch around longer
+    code, where the access adds the register by itself.
     """
     counter = _Counter(ranges, set(positive))
     known = list(before or ())
@@ -68,7 +68,7 @@ def _of_folded(
     apart: dict[Node, int] = {}  # instructions of each node that shares nothing with the others
     for number, node in enumerate(nodes):
         rest = without_constant(node)
-        if not number and rest != node:
+        if not number and rest != node:  # with a constant the first is a sum, and compilers then keep it one
             counter.sums(rest)
         if before is None:
             total += counter.cost(rest)

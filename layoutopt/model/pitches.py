@@ -104,7 +104,10 @@ class PitchVariables:
                 self.model.clause([inside if order.index(a) > order.index(b) else -inside - 1])
 
     def _near(self) -> None:
-        """No pad is longer than `most_pad`: every dimension but the first follows another one so closely."""
+        """No pad is longer than `most_pad`, unless pads may be of any length (`Space.far`).
+
+        Every dimension but the first follows another one so closely.
+        """
         space, model = self.space, self.model
         if space.far:
             return
@@ -115,7 +118,7 @@ class PitchVariables:
                 if a != b:
                     follows.append(near := model.boolean(f"near_{a}_{b}"))
                     gap = [(self.pitch[b], 1), (self.pitch[a], -space.shape[a])]
-                    model.linear(gap, [0, min(most, FAR)], [near])
+                    model.linear(gap, [0, min(most, FAR)], [near])  # FAR: no bound
             model.clause(follows)
 
     def at(self, d: int, value: int) -> int:

@@ -111,9 +111,10 @@ class Cheaper:
         return [*self._textbook[candidate, excess]]
 
     def _cut_digits(self, solution: Solution) -> int:
-        """How often a swizzle cuts digits: ends of the bits read inside one, and twice what joins two.
+        """How often a `Swizzle<B, M, S>` cuts digits: each costs the index an instruction or two.
 
-        Each is an instruction or two of the index: a shift, a mask, an XOR of its own.
+        1 for each end of the bits read that lies inside a digit, 2 for each boundary of digits that the bits
+        read or flipped straddle. Every target reads one bit: its mask is that bit's value.
         """
         assert self.scene.field is not None
         word_bytes, size = self.scene.field.word_bytes, self.scene.tile.element_bytes

@@ -79,9 +79,10 @@ def _padded(layout: Layout, every: int, extra: int) -> Layout:
 
 
 def _in_turn(tile: Tile, runs: list[int]) -> Iterator[Named]:
-    """Layouts whose rows, or as many whole rows as a run holds, lie in another order.
+    """Layouts whose rows, or groups of rows, lie in another order, so that others are neighbours in banks.
 
-    Of 8 rows, one by one in 4 turns: rows 0, 4, 1, 5, 2, 6, 3, 7.
+    Of 8 rows, one by one in 4 turns: rows 0, 4, 1, 5, 2, 6, 3, 7. A group is as many whole rows as there are
+    in a run: `runs` has the elements that instructions write side by side.
     """
     tile_rows, row_elements = tile.shape[0], math.prod(tile.shape[1:])
     made = 0

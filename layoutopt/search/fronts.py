@@ -301,19 +301,20 @@ def _point(unit: Unit, result: Result, bound: Fraction) -> Point:
 
 
 def own_alignment(unit: Unit, layout: Layout | Node, alignment: int, case: Case | None = None) -> int:
-    """The least alignment of its base, in bytes, at which a layout has its counts: below a word, for some.
+    """The least alignment of a layout's base, in bytes, at which its accesses take the same wavefronts.
 
-    Halved as long as every base at odd multiples of the half has the same counts.
+    Halved as long as they do at every base at odd multiples of the half; for some it is less than a word. Of
+    layouts without a swizzle none needs more than `unit.plain_alignment`, a row of banks or less.
 
     Args:
         layout: the layout, or the formula of its elements.
-        alignment: bytes, at which it has its counts.
+        alignment: bytes, at which it has the counts for which it was chosen.
         case: the accesses, where the layout was found with other lanes or widths than those of the unit.
     """
     case = case or unit.case
     alignment = max(alignment, unit.least_alignment)
     if alignment > unit.plain_alignment:
-        return alignment  # a swizzle's row of banks
+        return alignment  # of a swizzle, which reads bits of the address
     counts = None
     while alignment > max(unit.least_alignment, unit.plain_alignment // _MOST_BASES):
         counts = counts or case.measure(layout)

@@ -160,7 +160,7 @@ class Refuters:
         asked = [n for n, bit in enumerate(bits) if bit in selects]
         if words.shape[-1] > MAX_LANES or not asked:
             return may_do
-        held = words >= 0
+        held = words >= 0  # others are no lane's, or the same as another lane's
         word, count = np.where(held, words, 0).astype(np.int32), held.sum(axis=1)
         # Each half of the banks serves at most so many of a phase's words.
         most = np.minimum(ceilings * banks // 2, count)
