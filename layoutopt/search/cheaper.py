@@ -23,6 +23,7 @@ from layoutopt.model.linearisations import (
     Together,
     by_cost,
     candidate_of,
+    keeps_vectors,
     of_own_bytes,
     unpadded,
 )
@@ -52,9 +53,12 @@ class Cheaper:
         `known`: layouts that were found on the way, at the floor of the excess.
         """
         best = dataclasses.replace(best, excess=excess)
-        if not (best.masks or best.candidate.turn or "split" in best.candidate.family):
+        others = [s for s in self._in_order_of_lanes(best) if self.scene.holds(s, excess)]
+        plain = not (best.masks or best.candidate.turn or "split" in best.candidate.family)
+        if plain and not others:
             return best
-        at_floor, others = excess == self.scene.floor, self._usual_alike(best, excess)
+        at_floor = excess == self.scene.floor and not plain
+        others += [] if plain else self._usual_alike(best, excess)
         if at_floor:
             same = [s for s in known if s.candidate.span == best.candidate.span and s != best]
             few = sorted(same, key=lambda solution: solution.operations)[:_MOST_KNOWN]
@@ -66,6 +70,25 @@ class Cheaper:
             if (instructions := self.scene.instructions(solution)) < cost:
                 cost, best = instructions, solution
         return dataclasses.replace(best, excess=excess)
+
+    def _in_order_of_lanes(self, best: Solution) -> Iterator[Solution]:
+        """Layouts as small as the best whose dimensions lie as the threads of an access run through them.
+
+        The index of that access is often little more than the number of the thread.
+        """
+        scene, shape = self.scene, self.scene.tile.shape
+        if "order" not in scene.space.families or scene.space.order is not None or scene.ask.lanes_open:
+            return
+        seen = {best.candidate}
+        for access in scene.counted.taking_part:
+            at = np.array(np.unravel_index(access.element[access.active], shape))
+            changes = at != at[:, :1]  # of each coordinate, thread by thread, then iteration by iteration
+            first = np.where(changes.any(axis=1), changes.argmax(axis=1), at.shape[1])
+            pieces = tuple((d, 1, shape[d]) for d in np.argsort(-first, kind="stable").tolist())
+            candidate = candidate_of(scene.space, pieces) if keeps_vectors(scene.space, pieces) else None
+            if candidate is not None and candidate.span <= best.candidate.span and candidate not in seen:
+                seen.add(candidate)
+                yield Solution(candidate, {})
 
     def of_few_shifts(self, known: Solution, best: Solution | None) -> Iterator[Solution]:
         """`known` with masks of the fewest shifts, if cheaper than the best; those of the model have them."""

@@ -31,6 +31,7 @@ from layoutopt.search.search import Search
 # Lane accesses counted in one go, whose arrays stay in the cache; and elements of all their tables.
 _BATCH_LANES: Final = 1 << 18
 _BATCH_ELEMENTS: Final = 1 << 22
+_MOST_COMPARED: Final = 12  # layouts of the same excess, bytes and operations, by their index code
 
 T = TypeVar("T")
 # A candidate and its byte offsets by row-major index.
@@ -43,6 +44,7 @@ class Counter:
     """The weighted excess of many layouts of a case; with `lanes`, of these instructions alone."""
 
     def __init__(self, case: Case, lanes: Trace | None = None) -> None:
+        self._case = case
         # Counted layout by layout, over all values that lanes may choose at run time.
         self._whole_case = case if case.chooses and lanes is None else None
         self._accesses = []  # their distinct instructions
@@ -68,6 +70,10 @@ class Counter:
             total += (counts.wavefronts - counts.ideal).reshape(len(tables), -1) @ weight
         return [float(over) for over in total]
 
+    def index_cost(self, layout: Layout) -> int:
+        """Instructions of the index code of all accesses."""
+        return self._case.index_cost(self._case.as_elements(layout))
+
     def batches(self, laid: Iterable[Laid[T]]) -> Iterator[list[Counted[T]]]:
         """All candidates, counted batch by batch while time is left; the first batch in any case."""
         stream = _until_out_of_time(laid)
@@ -86,9 +92,9 @@ def _until_out_of_time(candidates: Iterable[T]) -> Iterator[T]:
 
 
 def best(layouts: Iterable[Layout], counter: Counter, floor: int, max_bytes: int | None) -> Layout | None:
-    """The layout of least weighted excess, then bytes, then index operations; None without any.
+    """The layout of least weighted excess, bytes, operations of the offset, index cost; None without any.
 
-    The first batch is counted whatever the time. Of equal layouts, the first is taken.
+    The first batch is counted whatever the time.
 
     Args:
         layouts: the cheapest to compute first; where they differ in bytes, by rising bytes.
@@ -109,9 +115,13 @@ def best(layouts: Iterable[Layout], counter: Counter, floor: int, max_bytes: int
                 least, ties = (excess, last), []
             if (excess, last) == least:
                 ties.append(layout)
-    # Index operations take far longer to count than excess, so only ties for the best are compared.
-    compared = itertools.chain(ties[:1], current().while_left(ties[1:]))
-    return min(compared, key=lambda layout: operations(offset_expression(layout)), default=None)
+    # Index code takes far longer to count than excess, so only some of the ties for the best are compared.
+    in_time = itertools.chain(ties[:1], current().while_left(ties[1:]))
+    counted = [(operations(offset_expression(layout)), layout) for layout in in_time]
+    fewest = min((count for count, _ in counted), default=0)
+    plainest = [layout for count, layout in counted if count == fewest][:_MOST_COMPARED]
+    compared = itertools.chain(plainest[:1], current().while_left(plainest[1:]))
+    return min(compared, key=counter.index_cost, default=None)
 
 
 def plain_layouts(space: Space, element_bytes: int) -> Iterator[Layout]:

@@ -179,7 +179,7 @@ class _LeastExcess:
             reason = ALL_HAVE_CONFLICTS if scene.conflict_free else NONE_KEEPS_TO_THEM
             return scene.none(reason if everything_tried else "out of time", scene.scope, everything_tried)
         best = self.best
-        if best.masks and self.search.reach is not None:
+        if self.search.reach is not None:
             best = self.search.reach.cheaper.alike(best, (), best.excess)
         return scene.proposal(best, max(self._proved, best.excess) if everything_tried else self._proved)
 

@@ -266,6 +266,21 @@ def test_rows_columns_and_diagonals_without_a_swizzle():
         assert (found.status, found.excess) == ("optimal", least)
 
 
+@pytest.mark.parametrize("order", [(2, 1, 0), (1, 0, 2), (2, 0, 1)])
+def test_of_orders_without_conflicts_the_one_that_threads_run_through(order):
+    """Each thread stores the element of its own number in that order: its address is one shift."""
+    shape, index, divide = (8, 2, 3), [""] * 3, 1
+    for d in reversed(order):
+        index[d], divide = f"tid//{divide} % {shape[d]}", divide * shape[d]
+    found = solve(problem_of("8x2x3 f32, 48 threads", f"a: store 4 [{', '.join(index)}]"))
+    assert [digit.dim for digit in found.layout.digits] == list(order)
+    assert (found.excess, found.bytes, found.proof.index_cost.value) == (0, 192, 1)
+    within = constrained(
+        problem_of("8x2x3 f32, 48 threads", f"a: store 4 [{', '.join(index)}]"), families=["none"]
+    )
+    assert solve(within).proof.index_cost.value > 1
+
+
 LANES, WIDTHS = 4, (1, 2, 4, 8, 16)
 
 

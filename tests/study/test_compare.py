@@ -368,7 +368,7 @@ def test_a_row_under_max_bytes_shows_what_fits():
     def batches(laid):
         yield [(int(layout == plain), table.max(), layout) for layout, table in laid]
 
-    counter = SimpleNamespace(batches=batches)
+    counter = SimpleNamespace(batches=batches, index_cost=lambda layout: 0)
     for most, expected in ((184, plain), (191, plain), (192, padded), (None, padded)):
         assert best([plain, padded], counter, 0, most) == expected
     assert best([padded], counter, 0, 191) is None
