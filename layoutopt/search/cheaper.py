@@ -31,11 +31,12 @@ from layoutopt.model.phases import Phases
 from layoutopt.model.pitches import described
 from layoutopt.model.swizzle_rules import SHIFT_OPERATIONS, shifts_of
 from layoutopt.search.refuters import Refuters
-from layoutopt.search.scene import GATHERING, Scene
+from layoutopt.search.scene import EFFORT_A_CANDIDATE, GATHERING, Scene
 
 # Layouts of each kind whose index code is compared with that of the best.
 _MOST_KNOWN, _MOST_USUAL, _MOST_UNSWIZZLED = 1, 3, 3
 _MOST_ORDERS = 24  # under swizzles of CuTe's form
+_MOST_COUNTED, _MOST_PLAIN = 1024, 12  # orders without a swizzle: counted, and asked for their index code
 _FIRST_PHASES = 6  # that a swizzle is asked of, before all
 _EFFORT_AN_ORDER, _EFFORT_OF_MANY = 5e-4, 1e-6  # seconds of a quiet machine; of one of many counted together
 
@@ -53,7 +54,7 @@ class Cheaper:
         `known`: layouts that were found on the way, at the floor of the excess.
         """
         best = dataclasses.replace(best, excess=excess)
-        others = [s for s in self._in_order_of_lanes(best) if self.scene.holds(s, excess)]
+        others = [s for s in self._orders_alike(best) if self.scene.holds(s, excess)]
         plain = not (best.masks or best.candidate.turn or "split" in best.candidate.family)
         if plain and not others:
             return best
@@ -71,24 +72,35 @@ class Cheaper:
                 cost, best = instructions, solution
         return dataclasses.replace(best, excess=excess)
 
-    def _in_order_of_lanes(self, best: Solution) -> Iterator[Solution]:
-        """Layouts as small as the best whose dimensions lie as the threads of an access run through them.
+    def _orders_alike(self, best: Solution) -> list[Solution]:
+        """A few orders as small as the best without more excess, those that threads run through first."""
+        space = self.scene.space
+        if "order" not in space.families or space.order is not None or self.scene.ask.lanes_open:
+            return []
+        orders = dict.fromkeys(self._orders_of_lanes())
+        part = current().portion(*GATHERING)
+        with contextlib.suppress(OutOfTime):
+            for candidate in part.while_left(itertools.islice(unpadded(space, 0), _MOST_COUNTED)):
+                part.charge(EFFORT_A_CANDIDATE)
+                orders[candidate] = None
+        listed = [c for c in orders if c.span <= best.candidate.span and c != best.candidate]
+        counted = self._refuters.counted(listed, best.excess)
+        return list(itertools.islice((s for s in counted if s.excess <= best.excess), _MOST_PLAIN))
+
+    def _orders_of_lanes(self) -> Iterator[Linearisation]:
+        """The tile's dimensions as the threads of an access run through them, for each access.
 
         The index of that access is often little more than the number of the thread.
         """
         scene, shape = self.scene, self.scene.tile.shape
-        if "order" not in scene.space.families or scene.space.order is not None or scene.ask.lanes_open:
-            return
-        seen = {best.candidate}
         for access in scene.counted.taking_part:
             at = np.array(np.unravel_index(access.element[access.active], shape))
             changes = at != at[:, :1]  # of each coordinate, thread by thread, then iteration by iteration
             first = np.where(changes.any(axis=1), changes.argmax(axis=1), at.shape[1])
             pieces = tuple((d, 1, shape[d]) for d in np.argsort(-first, kind="stable").tolist())
             candidate = candidate_of(scene.space, pieces) if keeps_vectors(scene.space, pieces) else None
-            if candidate is not None and candidate.span <= best.candidate.span and candidate not in seen:
-                seen.add(candidate)
-                yield Solution(candidate, {})
+            if candidate is not None:
+                yield candidate
 
     def of_few_shifts(self, known: Solution, best: Solution | None) -> Iterator[Solution]:
         """`known` with masks of the fewest shifts, if cheaper than the best; those of the model have them."""

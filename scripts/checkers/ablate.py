@@ -54,7 +54,7 @@ MECHANISMS: Final[dict[str, list[tuple[str, Callable[..., Any]]]]] = {
     "orders counted together": [("search.reach_floor:likely", none_of)],
     "refuters of many": [("search.reach_floor:Refuters.learn", nothing)],
     "usual swizzles": [("search.cheaper:Cheaper._usual_alike", lambda *_: [])],
-    "orders that threads run through": [("search.cheaper:Cheaper._in_order_of_lanes", none_of)],
+    "orders alike": [("search.cheaper:Cheaper._orders_alike", lambda *_: [])],
     "splits beside the cheapest": [("search.cheaper:Cheaper._unswizzled_alike", none_of)],
     "masks of few shifts": [("search.cheaper:Cheaper.of_few_shifts", none_of)],
     "the cheapest of those alike": [("search.cheaper:Cheaper.alike", lambda _, best, *__: best)],

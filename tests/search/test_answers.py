@@ -281,6 +281,19 @@ def test_of_orders_without_conflicts_the_one_that_threads_run_through(order):
     assert solve(within).proof.index_cost.value > 1
 
 
+def test_of_many_orders_alike_solve_has_none_dearer_than_the_row_of_orders():
+    """The accesses run through six dimensions in orders that conflict; others do not."""
+    flat, shape = "(tid + 64*i)", (2, 3, 4, 2, 2, 2)
+    divides = (96, 1, 12, 6, 48, 3), (1, 32, 4, 96, 16, 2)
+    index = [[f"{flat}//{d} % {n}" for d, n in zip(own, shape, strict=True)] for own in divides]
+    lines = (f"a: store 2 [{', '.join(index[0])}]; i<3", f"b: load 2 [{', '.join(index[1])}]; i<3")
+    problem = problem_of("2x3x4x2x2x2 f16, 64 threads", *lines)
+    row = rows_of(compare(problem))["order/split"]
+    found = solve(problem)
+    assert (found.excess, found.bytes) == (row.excess, row.bytes) == (0, 384)
+    assert found.proof.index_cost.value <= row.instructions
+
+
 LANES, WIDTHS = 4, (1, 2, 4, 8, 16)
 
 
