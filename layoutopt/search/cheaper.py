@@ -1,9 +1,9 @@
 """Of layouts with the same excess in the same bytes, one whose index code is cheap.
 
 A search stops at the first layout that nothing beats in excess and bytes, by the operations of its offset.
-What the code of its accesses takes, lanes and loops inserted, is another matter: a swizzle of CuTe's form
-over another order of the dimensions, or a split without any swizzle, often takes a fraction of it. A few of
-each are asked for the cost that the answer reports (`layoutopt.index.cost`).
+What the code of its accesses takes, lanes and loops inserted, is another matter: another order of the
+dimensions, a swizzle of CuTe's form over one, or a split without any swizzle often takes a fraction of it.
+A few of each are asked for the cost that the answer reports (`layoutopt.index.cost`).
 """
 
 import contextlib
@@ -58,15 +58,16 @@ class Cheaper:
         plain = not (best.masks or best.candidate.turn or "split" in best.candidate.family)
         if plain and not others:
             return best
-        at_floor = excess == self.scene.floor and not plain
-        others += [] if plain else self._usual_alike(best, excess)
-        if at_floor:
+        if not plain:
+            others += self._usual_alike(best, excess)
+        looks_further = not plain and excess == self.scene.floor  # where the refuters know what does not do
+        if looks_further:
             same = [s for s in known if s.candidate.span == best.candidate.span and s != best]
             few = sorted(same, key=lambda solution: solution.operations)[:_MOST_KNOWN]
             others += [s for s in (*self.of_few_shifts(best, best), *few) if self.scene.holds(s, excess)]
         cost, best = min(((self.scene.instructions(s), s) for s in (best, *others)), key=itemgetter(0))
         below = max(cost, best.candidate.operations + 1)
-        unswizzled = self._unswizzled_alike(best, below) if at_floor else iter(())
+        unswizzled = self._unswizzled_alike(best, below) if looks_further else iter(())
         for solution in itertools.islice(unswizzled, _MOST_UNSWIZZLED):
             if (instructions := self.scene.instructions(solution)) < cost:
                 cost, best = instructions, solution
