@@ -7,7 +7,8 @@ colouring). Only the phases that have conflicts decide whether it goes:
     phases {a b} {b c} without conflicts     a in 0, b in 1, c in 0     a to 1: b to 0, and so c to 1
 
 A good formula keeps what it does well, and what it does badly is mended: most accesses of a kernel are served
-by some formula, and the others are few. Where chunks are of several sizes, or phases cannot do without
+by some formula, and the others are few. So most moves begin in a fullest bank of a phase that has conflicts,
+and rounds are short: each keeps what the one before mended. Where chunks are of several sizes, or phases cannot do without
 conflicts, chunks move alone.
 
 What it finds is a hint: the solver and the conflict engine judge it. The only module that imports numba,
@@ -36,10 +37,13 @@ Floats = npt.NDArray[np.float64]
 _SEED = 88172645463325252
 _SLICE = 2_000_000  # units visited between two looks at the clock: some hundredths of a second
 _PHASE = 4  # visiting all banks of a phase, in units visited
-# A round cools once from warm to cold and visits so many units at most (0.3 s). So many rounds without a new
+# A round cools once from warm to cold and visits so many units at most (0.1 s). So many rounds without a new
 # best end the search.
-_MOST_VISITS, _PATIENCE = 20_000_000, 10
+_MOST_VISITS, _PATIENCE = 5_000_000, 20
 _EFFORT_A_VISIT = 1.5e-8
+# One move of so many begins with any chunk. Phases among which one with conflicts is looked for.
+_ANYWHERE, _MOST_ASKED = 8, 256
+_ANY_COLUMNS = 1 << 62  # before the excess is enough
 
 
 class _Schedule(NamedTuple):
@@ -55,8 +59,8 @@ class _Schedule(NamedTuple):
 
 # Squares lead to layouts without conflicts; wavefronts, a maximum, to the least where some conflicts remain;
 # columns to the fewest bytes.
-_NO_CONFLICTS = _Schedule(0, 1, 0.05, 0.3, 0.1, 2000)
-_FEW_WAVEFRONTS = _Schedule(1, 0.3, 0.05, 0.3, 0.08, 2000)
+_NO_CONFLICTS = _Schedule(0, 1, 0.05, 0.3, 0.1, 500)
+_FEW_WAVEFRONTS = _Schedule(1, 0.3, 0.05, 0.3, 0.08, 500)
 _EVEN_COLUMNS = _Schedule(1, 0.3, 1, 0.5, 0.1, 300)
 
 
@@ -98,6 +102,9 @@ class Board(NamedTuple):
     """
 
     first: Ints  # number of each chunk's first unit, shape (chunks + 1,)
+    chunk: Ints  # of each unit
+    begin: Ints  # where each phase begins in `units`, shape (phases + 1,)
+    units: Ints  # the units by phase
     phase: Ints  # of each unit
     times: Ints  # how often the phase touches each unit
     kind: Ints  # row of `bank`, of each unit
@@ -157,12 +164,31 @@ def _square(over: int) -> int:
 
 
 @part
+def _drawn(board: Board, placed: Placed) -> int:
+    """A chunk to move: mostly of a fullest bank of a phase that has conflicts."""
+    phases = len(board.least)
+    first = _draw(placed.random, phases)
+    for k in range(min(phases, _MOST_ASKED) if _draw(placed.random, _ANYWHERE) else 0):
+        phase = (first + k) % phases
+        if placed.worst[phase] > board.least[phase]:
+            begin, held = board.begin[phase], board.begin[phase + 1] - board.begin[phase]
+            at = _draw(placed.random, held)
+            for n in range(held):
+                unit = board.units[begin + (at + n) % held]
+                chunk = board.chunk[unit]
+                bank = board.bank[board.kind[unit], placed.position[chunk]]
+                if placed.load[phase, bank] == placed.worst[phase]:
+                    return int(chunk)
+    return _draw(placed.random, len(board.positions))
+
+
+@part
 def _chain(board: Board, placed: Placed, moves: Moves, now: int) -> int:
     """Draw a chunk and another position for it, and note all chunks that must change places with it.
 
     Fills the first entries of `moves.stack` and `moves.target`; returns how many. `now`: number of the move.
     """
-    drawn = _draw(placed.random, len(board.positions))
+    drawn = _drawn(board, placed)
     old, stack = placed.position[drawn], moves.stack
     new = (old + 1 + _draw(placed.random, board.positions[drawn] - 1)) % board.positions[drawn]
     stack[0], moves.target[0], moves.mark[drawn] = drawn, new, now
@@ -325,11 +351,15 @@ def board_of(model: PlacementModel) -> Board:
             kind = int(model.chunks.size[chunk]), byte, phase.unit_bytes, phase.banks
             units.append((number[chunk], p, times, kinds.setdefault(kind, len(kinds))))
     chunk, phase_of, times_of, kind_of = np.array(sorted(units)).T
+    by_phase = np.argsort(phase_of, kind="stable")
     positions = np.array([*model.positions.values()])
     every = np.arange(positions.max())
     room, more = divmod(model.atoms(model.tile.bytes), model.period // model.atom)
     return Board(
         first=_narrow(np.searchsorted(chunk, np.arange(len(number) + 1))),
+        chunk=_narrow(chunk),
+        begin=_narrow(np.searchsorted(phase_of[by_phase], np.arange(len(model.phases) + 1))),
+        units=_narrow(by_phase),
         phase=_narrow(phase_of),
         times=_narrow(times_of),
         kind=_narrow(kind_of),
@@ -368,7 +398,10 @@ def annealed(board: Board, start: IntArray, enough: int, rounds: int) -> IntArra
             break
         last = _placed(board, last.best.astype(np.int64), random, chains=board.chains)
         schedule = _FEW_WAVEFRONTS if number % 4 == 3 else _NO_CONFLICTS
-        _cool(board, last, least, schedule if best.totals[_BEST_EXCESS] > enough else _EVEN_COLUMNS)
+        if best.totals[_BEST_EXCESS] > enough:
+            _cool(board, last, np.array([enough, _ANY_COLUMNS]), schedule)
+        else:
+            _cool(board, last, least, _EVEN_COLUMNS)
         in_vain = 0 if rank(last) < rank(best) else in_vain + 1
         best = min(best, last, key=rank)
     return best.best.astype(np.int64)
@@ -392,9 +425,8 @@ def _cool(board: Board, placed: Placed, least: npt.NDArray[np.int64], schedule: 
 
 def _placed(board: Board, position: IntArray, random: npt.NDArray[np.uint64], *, chains: bool) -> Placed:
     """A placement with these positions; with `chains`, phases without conflicts are hard."""
-    chunk = np.repeat(np.arange(len(board.positions)), np.diff(board.first))  # of each unit
     load = np.zeros((len(board.least), int(board.bank.max()) + 1), np.int32)
-    bank = board.bank[board.kind, position[chunk]]
+    bank = board.bank[board.kind, position[board.chunk]]
     np.add.at(load, (board.phase, bank), board.times)
     worst = np.maximum(load.max(axis=1, initial=0), board.least)
     height = np.zeros(int((board.positions * board.wide).max()), np.int32)
@@ -402,7 +434,7 @@ def _placed(board: Board, position: IntArray, random: npt.NDArray[np.uint64], *,
         covered = board.wide > k
         np.add.at(height, position[covered] * board.wide[covered] + k, 1)
     owner = np.full(load.shape, -1, np.int32)
-    owner[board.phase, bank] = chunk
+    owner[board.phase, bank] = board.chunk
     excess = int(((worst - board.least) * board.weight.astype(np.int64)).sum())
     columns = int((np.maximum(height - board.room, 0) ** 2).sum())
     return Placed(

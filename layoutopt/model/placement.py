@@ -43,7 +43,7 @@ _KEPT = 2  # models, of one case
 EFFORT = 10.0
 # Rounds of local search before the solver is asked, after it, and to even columns out, for `_ROUNDS_EFFORT`;
 # a greater effort has up to `_MOST_TIMES` as many.
-_FIRST, _MORE, _EVEN = 3, 14, 1
+_FIRST, _MORE, _EVEN = 6, 28, 1
 _ROUNDS_EFFORT, _MOST_TIMES = 2.0, 2.0
 # Units of phases of which the solver, with so much effort, is done before the compiled search is loaded.
 _SMALL, _SMALL_EFFORT = 512, 0.1
