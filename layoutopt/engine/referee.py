@@ -12,6 +12,8 @@ from layoutopt.accesses.trace import LaneTrace, Trace
 from layoutopt.engine.conflicts import Counts, count_wavefronts
 from layoutopt.errors import LayoutError
 from layoutopt.ground.arrays import IntArray
+from layoutopt.hardware.devices import PhaseRule
+from layoutopt.hardware.operations import Operation
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import AccessReport
 
@@ -52,9 +54,14 @@ def rounded_count(total: float | np.number[Any]) -> int | float:
 def excess_under(layout: Layout, lanes: Trace) -> int:
     """The weighted excess of a layout, in units of `Trace.weight_unit`."""
     table, total = layout.table().ravel(), 0
+    served_alike: dict[tuple[Operation, PhaseRule], list[LaneTrace]] = {}
     for access in lanes.accesses:
-        counts = CountedAccess(access).count(table)
-        total += int(((counts.wavefronts - counts.ideal) * access.weight).sum())
+        served_alike.setdefault((access.operation, access.rule), []).append(access)
+    for (operation, rule), accesses in served_alike.items():
+        parts = zip(*((a.element, a.active, a.weight) for a in accesses), strict=True)
+        element, active, weight = map(np.concatenate, parts)
+        counts = count_wavefronts(table[element], active, operation, rule)
+        total += int((counts.wavefronts - counts.ideal) @ weight)
     return total
 
 

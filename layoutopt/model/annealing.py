@@ -8,8 +8,8 @@ colouring). Only the phases that have conflicts decide whether it goes:
 
 A good formula keeps what it does well, and what it does badly is mended: most accesses of a kernel are served
 by some formula, and the others are few. So most moves begin in a fullest bank of a phase that has conflicts,
-and rounds are short: each keeps what the one before mended. Where chunks are of several sizes, or phases cannot do without
-conflicts, chunks move alone.
+and rounds are short: each keeps what the one before mended. Where chunks are of several sizes, or phases
+cannot do without conflicts, chunks move alone.
 
 What it finds is a hint: the solver and the conflict engine judge it. The only module that imports numba,
 itself imported when a table is searched: what it compiles is kept beside it (or in the user's cache), so that
@@ -343,27 +343,28 @@ def cooled(
 
 def board_of(model: PlacementModel) -> Board:
     """The phases of a placement model as arrays for the local search."""
-    number, sizes = {c: k for k, c in enumerate(model.positions)}, model.chunks.size[[*model.positions]]
-    kinds: dict[tuple[int, int, int, int], int] = {}
-    units = []
-    for p, phase in enumerate(model.phases):
-        for chunk, byte, times in phase.units:
-            kind = int(model.chunks.size[chunk]), byte, phase.unit_bytes, phase.banks
-            units.append((number[chunk], p, times, kinds.setdefault(kind, len(kinds))))
-    chunk, phase_of, times_of, kind_of = np.array(sorted(units)).T
+    number, sizes = np.zeros(len(model.chunks.size), np.int64), model.chunks.size[[*model.positions]]
+    number[[*model.positions]] = np.arange(len(sizes))
+    phase_of, chunk, byte, times_of, unit_bytes, banks = model.units
+    kinds, kind_of = np.unique(
+        np.stack([model.chunks.size[chunk], byte, unit_bytes, banks]), axis=1, return_inverse=True
+    )
+    units = np.stack([number[chunk], phase_of, times_of, kind_of.reshape(-1)])
+    chunk, phase_of, times_of, kind_of = units[:, np.lexsort(units[::-1])]
     by_phase = np.argsort(phase_of, kind="stable")
     positions = np.array([*model.positions.values()])
-    every = np.arange(positions.max())
+    size, byte, wide, banks = kinds[..., None]
+    bank = (np.arange(positions.max()) * size + byte) // wide % banks
     room, more = divmod(model.atoms(model.tile.bytes), model.period // model.atom)
     return Board(
-        first=_narrow(np.searchsorted(chunk, np.arange(len(number) + 1))),
+        first=_narrow(np.searchsorted(chunk, np.arange(len(sizes) + 1))),
         chunk=_narrow(chunk),
         begin=_narrow(np.searchsorted(phase_of[by_phase], np.arange(len(model.phases) + 1))),
         units=_narrow(by_phase),
         phase=_narrow(phase_of),
         times=_narrow(times_of),
         kind=_narrow(kind_of),
-        bank=_narrow(np.array([(every * size + byte) // wide % banks for size, byte, wide, banks in kinds])),
+        bank=_narrow(bank),
         positions=_narrow(positions),
         wide=_narrow(sizes // model.atom),
         weight=_narrow(np.array([phase.weight for phase in model.phases])),

@@ -199,7 +199,7 @@ class LayoutModel:
         """Rules `one at a time` and `ceilings`."""
         ceilings = phases.ideal if self.ideal else phases.target
         if self.swizzle is None:
-            if (phases.costs({}) > ceilings).any():
+            if (phases.costs({})[0] > ceilings).any():
                 self.model.clause((-y - 1,))
             return
         for shared in self.swizzle.within_ceilings(phases, ceilings, low, [y]):

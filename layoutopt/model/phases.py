@@ -250,26 +250,29 @@ class Phases(Struct, frozen=True):
         differences: list[int] = np.unique(np.concatenate(found)).tolist()
         return differences
 
-    def costs(self, masks: Masks) -> IntArray:
-        """Wavefronts of each phase under a swizzle, in the model's own arithmetic."""
+    def costs(self, *swizzles: Masks) -> IntArray:
+        """Wavefronts under swizzles, in the model's own arithmetic; shape (swizzles, phases)."""
         if not len(self):
-            return np.zeros(0, np.int64)
-        bank = self.words.copy()
-        for bit, mask in masks.items():
-            bank ^= (np.bitwise_count(self.words & mask).astype(np.int64) & 1) << bit
+            return np.zeros((len(swizzles), 0), np.int64)
+        flips = {
+            (bit, mask): (np.bitwise_count(self.words & mask).astype(np.int64) & 1) << bit
+            for bit, mask in {row for masks in swizzles for row in masks.items()}
+        }
+        bank = np.repeat(self.words[None], len(swizzles), axis=0)
+        for at, masks in zip(bank, swizzles, strict=True):
+            for row in masks.items():
+                at ^= flips[row]
         bank = (bank & ((1 << self.bank_bits) - 1)[:, None]) >> self.chunk_bits[:, None]
-        banks = 1 << int(self.bank_bits.max())
-        index = (bank + (np.arange(len(bank)) * banks)[:, None])[self.words >= 0]
-        worst: IntArray = np.bincount(index, minlength=len(bank) * banks).reshape(-1, banks).max(axis=1)
+        banks, count = 1 << int(self.bank_bits.max()), len(swizzles) * len(self)
+        index = (bank + (np.arange(count) * banks).reshape(-1, len(self), 1))[:, self.words >= 0].ravel()
+        loads = np.bincount(index, minlength=count * banks)
+        worst: IntArray = loads.reshape(-1, len(self), banks).max(axis=2)
         return worst
 
-    def excess(self, masks: Masks) -> int:
-        """Weighted excess wavefronts under a swizzle."""
-        return self.excess_at(self.costs(masks))
-
-    def excess_at(self, costs: IntArray) -> int:
-        """Weighted excess wavefronts, of each phase's wavefronts."""
-        return int((self.weight * (costs - self.ideal)).sum())
+    def excess(self, *swizzles: Masks) -> IntArray:
+        """Weighted excess wavefronts under swizzles, shape (swizzles,)."""
+        excess: IntArray = (self.costs(*swizzles) - self.ideal) @ self.weight
+        return excess
 
 
 @lru_cache(_KEPT)

@@ -12,6 +12,7 @@ renamed banks               chunk k of the widest phase lies in one of the first
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 from msgspec import Struct
@@ -59,7 +60,7 @@ def chunks_of(trace: Trace, tile: Tile, word_bytes: int, element_alignment: int 
     return Chunks(of.reshape(-1), place, np.maximum(widest[heads], word_bytes), loose[heads])
 
 
-class FreePhase(Struct, frozen=True):
+class FreePhase(Struct, frozen=True, dict=True):
     """A phase as units: what the access's width covers at one place of a chunk."""
 
     # (chunk, byte in the chunk, how often the phase touches it), sorted.
@@ -70,7 +71,7 @@ class FreePhase(Struct, frozen=True):
     ideal: int  # wavefronts if spread evenly
     weight: int  # weighted number of times that it is served
 
-    @property
+    @cached_property
     def least(self) -> int:
         """Wavefronts that no positions undercut."""
         return max(self.floor, -(-sum(n for _, _, n in self.units) // self.banks))
@@ -83,14 +84,6 @@ class FreePhase(Struct, frozen=True):
     def bank(self, address: int) -> int:
         """The bank of a unit at this byte."""
         return address // self.unit_bytes % self.banks
-
-    def cost(self, position: dict[int, int], chunks: Chunks) -> int:
-        """Wavefronts under given positions."""
-        load: dict[int, int] = {}
-        for c, place, n in self.units:
-            bank = self.bank(position[c] * int(chunks.size[c]) + place)
-            load[bank] = load.get(bank, 0) + n
-        return max(self.floor, *load.values())
 
     def loads(self, at: dict[int, list[int]], chunks: Chunks) -> list[list[tuple[int, int]]]:
         """For each bank that could be overloaded, the literals that put something there."""
@@ -151,6 +144,13 @@ class PlacementModel:
         self.symmetric = all(p.unit_bytes * p.banks == period for p in self.phases)
         self.atom = int(chunks.size.min())  # bytes of the smallest chunk: width of a column
         self._terms = sum(self.positions[c] for p in self.phases for c, _, _ in p.units)
+
+    @cached_property
+    def units(self) -> IntArray:
+        """Of each unit, its phase, chunk, byte in the chunk, times, bytes, and banks; shape (6, units)."""
+        return np.array(
+            [(k, *unit, p.unit_bytes, p.banks) for k, p in enumerate(self.phases) for unit in p.units]
+        ).T
 
     @property
     def too_large(self) -> bool:
@@ -240,7 +240,18 @@ class PlacementModel:
 
     def excess_of(self, position: dict[int, int]) -> int:
         """Weighted excess under given positions."""
-        return self.fixed + sum(p.weight * (p.cost(position, self.chunks) - p.ideal) for p in self.phases)
+        if not self.phases:
+            return self.fixed
+        at = np.zeros(len(self.chunks.size), np.int64)
+        at[[*position]] = [*position.values()]
+        phase, chunk, byte, times, unit_bytes, banks = self.units
+        most = int(banks.max())
+        load = np.zeros(len(self.phases) * most, np.int64)
+        bank = (at[chunk] * self.chunks.size[chunk] + byte) // unit_bytes % banks
+        np.add.at(load, phase * most + bank, times)
+        floor, ideal, weight = np.array([(p.floor, p.ideal, p.weight) for p in self.phases]).T
+        cost = np.maximum(floor, load.reshape(-1, most).max(axis=1))
+        return self.fixed + int((cost - ideal) @ weight)
 
     def positions_of(self, table: IntArray) -> dict[int, int]:
         """Where a layout's byte offsets put the chunks."""

@@ -140,8 +140,9 @@ class Cheaper:
             phases = self.scene.phases(candidate)
             step = max(1, len(phases) // _FIRST_PHASES)  # most swizzles fall to a few of the phases
             first = Phases(*(part[::step] for part in astuple(phases)))
-            listed = [m for m in self.scene.textbook(candidate) if first.excess(m) <= excess]
-            within = [m for m in listed if step == 1 or phases.excess(m) <= excess]
+            listed = [*self.scene.textbook(candidate)]
+            left = itertools.compress(listed, first.excess(*listed) <= excess)
+            within = [m for m in left if step == 1 or phases.excess(m)[0] <= excess]
             solutions = [self.scene.swizzled(candidate, phases, masks) for masks in within]
             self._textbook[candidate, excess] = solutions
         return [*self._textbook[candidate, excess]]

@@ -253,9 +253,9 @@ class ReachFloor:
             return Verdict(refuted=True)
         self._tell(f"{candidate.family} of {candidate.span * scene.tile.element_bytes:,} bytes")
         phases = scene.phases(candidate)
-        costs, ceilings = phases.costs({}), scene.ceilings(phases)
+        costs, ceilings = phases.costs({})[0], scene.ceilings(phases)
         self.patience.charge(_EFFORT_EACH + _EFFORT_AN_ENTRY * (phases.words.size + scene.tile.elements))
-        self.tally.unswizzled.append(Solution(candidate, {}, phases.excess_at(costs)))
+        self.tally.unswizzled.append(Solution(candidate, {}, int((costs - phases.ideal) @ phases.weight)))
         if (costs <= ceilings).all() and candidate.span <= most:
             return Verdict(known=Solution(candidate, {}))
         reach = max((r for r in scene.reaches(candidate) if r <= most_swizzled), default=None)

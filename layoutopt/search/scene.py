@@ -299,7 +299,7 @@ class Scene:
 
     def plain(self, candidate: Linearisation) -> Solution:
         """A linearisation as it is."""
-        return Solution(candidate, {}, self.phases(candidate).excess({}))
+        return Solution(candidate, {}, int(self.phases(candidate).excess({})[0]))
 
     def textbook(self, candidate: Linearisation) -> Iterator[Masks]:
         """The masks of every `Swizzle<B, M, S>` that may lie over it."""
@@ -320,7 +320,7 @@ class Scene:
         """The layout with these masks, row operations added so that it takes at most `candidate.span`."""
         assert self.field is not None
         masks = shortened(candidate, self.field, self.tile, masks)
-        return Solution(candidate, masks, phases.excess(masks))
+        return Solution(candidate, masks, int(phases.excess(masks)[0]))
 
     def holds(self, solution: Solution, excess: int) -> bool:
         """Whether the conflict engine counts this weighted excess."""
