@@ -39,6 +39,7 @@ _TOGETHER: Final = 1024  # orders
 # Shares of the work left; where swizzles are sought, they need the rest.
 _SHARE, _SHARE_BESIDE_SWIZZLES, _SHARE_OF_INTERVALS = 0.5, 0.35, 0.1
 _MOST_INTERVALS: Final = 512
+_INTERVALS_TOGETHER: Final = 32
 _LEAST_SECONDS: Final = 0.1  # for the first climb, over some of the phases, which is better than row-major
 _CLIMBS: Final = 48
 _STEPS: Final = 32
@@ -99,14 +100,14 @@ def _count_intervals(scene: Scene) -> None:
     """Add layouts with a pad after every so many elements to the tally, up to the first at the floor."""
     families = scene.space.families & {"none", "interval"}
     part = current().portion(_SHARE_OF_INTERVALS)
-    every = padded(replace(scene.space, families=families))
-    for candidate in part.while_left(itertools.islice(every, _MOST_INTERVALS)):
-        if not scene.fits(candidate.span):
-            return
-        _count(scene, candidate)
-        part.charge(_EFFORT_AN_ENTRY * sum(s.elements.size for s in scene.sets))
-        if scene.tally.unswizzled[-1].excess == scene.floor:
-            return
+    every = itertools.islice(padded(replace(scene.space, families=families)), _MOST_INTERVALS)
+    fitting = itertools.takewhile(lambda candidate: scene.fits(candidate.span), every)
+    while not part.spent and (batch := list(itertools.islice(fitting, _INTERVALS_TOGETHER))):
+        for solution in part.while_left(Refuters(scene).counted(batch)):
+            scene.tally.unswizzled.append(solution)
+            part.charge(_EFFORT_AN_ENTRY * sum(s.elements.size for s in scene.sets))
+            if solution.excess == scene.floor:
+                return
 
 
 def _count(scene: Scene, candidate: Linearisation) -> None:

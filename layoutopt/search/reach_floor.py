@@ -46,7 +46,7 @@ from layoutopt.search.fall_back import fall_back, likely
 from layoutopt.search.proposal import Proposal
 from layoutopt.search.refuters import Refuters
 from layoutopt.search.scene import EFFORT_A_CANDIDATE, FEW_STEPS, GATHERING, STEPS, TOGETHER, Scene
-from layoutopt.search.tables import soon
+from layoutopt.search.tables import above_floor, at_floor
 
 # Shares of the work left, and effort at most, after which a layout of the least excess is sought; where any
 # excess is too much and none that is free of it was found by rising bytes, the rest is for one of any size.
@@ -107,6 +107,7 @@ class ReachFloor:
         else:
             self._batches = scene.candidates(self._dense_cost)
         self._batch: deque[Linearisation] = deque()
+        self._listed = 0  # batches that were drawn: those of no cut, of one, ...
         self._undecided: list[Linearisation] = []  # of these, by counting and the tree
         self._polished = 0  # of these, layouts whose masks were made cheaper
         self._refuters, self._asked_at_once = Refuters(scene), 1
@@ -156,8 +157,8 @@ class ReachFloor:
         """Search for `best`; whether to the end, so that no formula of the families is better."""
         try:
             if not (self.presolved and self._dense()):
-                if self.presolved and self._dense_cost() is None:
-                    self.table = soon(self.scene)
+                if self.presolved and self._dense_cost() is None and self.table is None:
+                    self.table = at_floor(self.scene)
                 if self.table is not None:
                     return True
                 if self._pending:
@@ -185,7 +186,11 @@ class ReachFloor:
                 break
         if self.best is not None and self.best.size_and_cost == (elements, self.best.candidate.operations):
             return True
-        self._visit_listed(elements)
+        self._visit_listed(elements, cuts=1)
+        if self.best is None:  # there is none to be found where every layout has more than the floor
+            self.table = above_floor(self.scene)
+        if self.table is None:
+            self._visit_listed(elements)
         return False
 
     def _dense_cost(self) -> int | None:
@@ -452,17 +457,21 @@ class ReachFloor:
 
     # Candidates of all families ---------------------------------------------------------------
 
-    def _visit_listed(self, most: int | None) -> None:
+    def _visit_listed(self, most: int | None, cuts: int | None = None) -> None:
         """Decide the candidates that may be better than the best, of at most `most` elements; None: all.
 
+        `cuts`: of coordinates, at most; None for any number.
         They come by rising size and cost, so that the first layout found rules out most of the others.
         """
         if self.best is not None and self._pending:
             self._grow()  # whose masks are cheaper than those of the tree
         while True:
             self.patience.check()
-            while not self._batch and (batch := next(self._batches, None)) is not None:
+            while not self._batch and (cuts is None or self._listed <= cuts):
+                if (batch := next(self._batches, None)) is None:
+                    break
                 self._batch.extend(batch)
+                self._listed += 1
             span = self._bound + self.scene.block - 1 if most is None else most
             if not self._batch or self._batch[0].span > span:
                 return

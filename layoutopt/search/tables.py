@@ -71,21 +71,23 @@ def instead(case: Case, proposal: Proposal, ask: Ask) -> Proposal | None:
     return None
 
 
-def soon(scene: Scene) -> Proposal | None:
-    """A table that no layout is better than, if one is found soon; the caller has no formula as small.
-
-    A few exchanges of banks may leave no conflicts. Where it is proved that every layout has some, the best
-    formula without pads is improved until it has no more than that.
-    """
-    case, ask, tile = scene.case, scene.ask, scene.tile
+def at_floor(scene: Scene) -> Proposal | None:
+    """A table of the tile's own bytes at the floor of the excess, if a few exchanges of banks lead to one."""
+    case, tile = scene.case, scene.tile
     if scene.counted is not scene.trace or why_none_is_searched(case):
         return None
-    no_layout = scene.none("", scene.scope, False)
     lanes = case.lanes.with_least_weights() if case.lanes.has_weightless else case.lanes
     table = exchanged(phase_sets(lanes, tile), lanes, tile)
-    if table is not None:
-        return as_table(case.lowered, table, no_layout)
-    if ask.conflict_free:
+    return None if table is None else as_table(case.lowered, table, scene.none("", scene.scope, False))
+
+
+def above_floor(scene: Scene) -> Proposal | None:
+    """A table that no layout is better than, where every layout is proved to have more than the floor.
+
+    The best formula without pads is improved until it has no more than what is proved.
+    """
+    case, ask, tile = scene.case, scene.ask, scene.tile
+    if scene.counted is not scene.trace or why_none_is_searched(case) or ask.conflict_free:
         return None
     known = every_layout(tile, case.device, case.lanes, SearchLimits(ask.workers), enough=None, quick=True)
     if known.bound <= scene.floor or case.lanes.has_weightless:
@@ -99,7 +101,8 @@ def soon(scene: Scene) -> Proposal | None:
     free = near(scene.sets, case.lanes, tile, hint=hint, bound=known.bound)
     if free is None or not free.complete:
         return None
-    return replace(as_table(case.lowered, free, no_layout), every_layout=(known.bound, known.evidence))
+    table = as_table(case.lowered, free, scene.none("", scene.scope, False))
+    return replace(table, every_layout=(known.bound, known.evidence))
 
 
 def as_assignment(proposal: Proposal, least: int) -> FreeAssignment | None:
