@@ -61,7 +61,7 @@ class _Schedule(NamedTuple):
 # columns to the fewest bytes.
 _NO_CONFLICTS = _Schedule(0, 1, 0.05, 0.3, 0.1, 500)
 _FEW_WAVEFRONTS = _Schedule(1, 0.3, 0.05, 0.3, 0.08, 500)
-_EVEN_COLUMNS = _Schedule(1, 0.3, 1, 0.5, 0.1, 300)
+_EVEN_COLUMNS = _Schedule(1, 0.3, 1, 0.5, 0.1, 100)
 
 
 def part(function: Function) -> Function:

@@ -354,7 +354,7 @@ def candidate_of(
     names = ["split"] if cut else ([] if natural else ["order"])
     names += ["pad"] if padded else []
     allowed = "xor" in space.families and not (cut and padded)
-    span = sum((d.size - 1) * d.stride for d in digits) + 1
+    span = sum([(d.size - 1) * d.stride for d in digits]) + 1
     return Linearisation(
         tuple(digits), span, offset_operations(digits, space.shape), "+".join(names) or "none", allowed
     )
@@ -383,7 +383,10 @@ def least_steps(space: Space, structure: Structure) -> list[int]:
 
 
 def _innermost(structure: Structure) -> int:
-    return max((k for k, (_, _, size) in enumerate(structure) if size > 1), default=0)
+    inner = len(structure) - 1
+    while inner and structure[inner][2] == 1:
+        inner -= 1
+    return inner
 
 
 def strides_of(structure: Structure, units: Sequence[int], pads: Sequence[int]) -> list[int]:
@@ -410,13 +413,12 @@ def offset_operations(digits: Sequence[Digit], shape: tuple[int, ...]) -> int:
 
     A division or remainder by a power of two counts 1, by another number 3.
     """
-    count = len([d for d in digits if d.size > 1]) - 1
+    count = -1
     for d in digits:
-        if d.size == 1:
-            continue
-        extent = shape[d.dim]
-        costly = 1 if not d.divide & (d.divide - 1) else 3
-        count += costly * (d.divide > 1) + costly * (d.divide * d.size < extent) + (d.stride > 1)
+        if d.size > 1:
+            divide, cut_above = d.divide, d.divide * d.size < shape[d.dim]
+            costly = 1 if not divide & (divide - 1) else 3
+            count += 1 + costly * ((divide > 1) + cut_above) + (d.stride > 1)
     return count
 
 

@@ -119,7 +119,8 @@ class Space(Struct, frozen=True, dict=True):
 
     def unit(self, piece: Piece) -> int:
         """The same for a digit that is not the innermost: also the multiple that the problem asks for."""
-        return 1 if piece[2] == 1 else math.lcm(self.stride_multiple, self.alignment_unit(piece))
+        unit = self._units.get(piece) or self.alignment_unit(piece)
+        return 1 if piece[2] == 1 else math.lcm(self.stride_multiple, unit)
 
     @cached_property
     def multiple(self) -> int:

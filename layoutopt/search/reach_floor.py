@@ -113,6 +113,7 @@ class ReachFloor:
         self._refuters, self._asked_at_once = Refuters(scene), 1
         self.cheaper = Cheaper(scene, self._refuters)
         self._asked: dict[Linearisation, bool] = {}  # the last batch, and whether the refuters refute each
+        self._entries = scene.tile.elements + sum(s.elements.size for s in scene.sets)
         self._uncounted: list[Linearisation] = []  # all that they refuted
         self.rounds = 0  # proposals of the model
         self._rejected: list[Linearisation] = []  # proposals that exceed a ceiling
@@ -252,8 +253,7 @@ class ReachFloor:
         """
         scene = self.scene
         if self._is_refuted(candidate):
-            entries = scene.tile.elements + sum(s.elements.size for s in scene.sets)
-            self.patience.charge(_EFFORT_REFUTED + _EFFORT_AN_ENTRY * entries)
+            self.patience.charge(_EFFORT_REFUTED + _EFFORT_AN_ENTRY * self._entries)
             self._uncounted.append(candidate)
             return Verdict(refuted=True)
         self._tell(f"{candidate.family} of {candidate.span * scene.tile.element_bytes:,} bytes")
@@ -271,7 +271,7 @@ class ReachFloor:
 
     def _is_refuted(self, candidate: Linearisation) -> bool:
         """Whether the refuters refute it; they are asked of the candidates after it at once, ever more."""
-        if candidate not in self._asked:
+        if (known := self._asked.get(candidate)) is None:
             following = self._batch
             if described(candidate, self.space):
                 following = self._next_pitches
@@ -282,7 +282,8 @@ class ReachFloor:
             may = [field is not None and c.may_swizzle and self._swizzled_bound(c) >= least for c in batch]
             refuted = self._refuters.refuted(Together.of(batch), may_swizzle=np.array(may))
             self._asked = dict(zip(batch, refuted.tolist(), strict=True))
-        return self._asked[candidate]
+            known = self._asked[candidate]
+        return known
 
     def _by_tree(self, candidate: Linearisation, phases: Phases) -> Verdict:
         """The verdict of the tree of masks, of few steps first; what it does not decide is for CP-SAT.
