@@ -5,6 +5,7 @@ Like all of the engine it sees byte offsets, not where they come from. The rules
 """
 
 import math
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -147,8 +148,7 @@ def _boxes(
     boxes: list[tuple[tuple[int, ...], int]] = [((), size)]  # the last extents, and bytes to the next of more
     for d in reversed(range(dims)):
         edge = turned[tuple(slice(None) if k == d else 0 for k in range(dims))].tolist()
-        divisors = [n for n in range(1, len(edge) + 1) if len(edge) % n == 0]
-        extents = divisors if asked is None else [asked[d]]
+        extents = _divisors(len(edge)) if asked is None else [asked[d]]
         if d == dims - 1:
             most = mode.span_bytes or math.inf  # bytes of a row
             whole = [n for n in extents if n * size % rules.chunk_bytes == 0 and n * size <= most]
@@ -162,6 +162,11 @@ def _boxes(
             if mode.flipped(first + (n - 1) * step) == edge[n - 1]
         ]
     return sorted((box for box, _ in boxes), key=lambda box: (-math.prod(box), box))
+
+
+@cache
+def _divisors(count: int) -> list[int]:
+    return [n for n in range(1, count + 1) if count % n == 0]
 
 
 def _box_starts(turned: IntArray, box: tuple[int, ...], size: int, mode: Mode) -> IntArray | None:

@@ -244,13 +244,8 @@ def least_operations(space: Space) -> int:
 
 def least_operations_of(structure: Structure, shape: tuple[int, ...]) -> int:
     """A lower bound of the operations of every candidate of this structure."""
-    return _least_in_any_order(tuple(sorted(structure)), shape)
-
-
-@lru_cache(maxsize=64)
-def _least_in_any_order(pieces: Structure, shape: tuple[int, ...]) -> int:
-    digits = [Digit(dim, divide, size, 2) for dim, divide, size in pieces]
-    return offset_operations(digits, shape) - any(digit.size > 1 for digit in digits)
+    taken = [_taking(divide, size, shape[dim]) for dim, divide, size in structure if size > 1]
+    return sum(taken) + 2 * max(0, len(taken) - 1) - (not taken)
 
 
 def by_cost(candidate: Linearisation) -> tuple[int, int]:
@@ -311,14 +306,23 @@ def _cut_up(space: Space, cuts: int, below: int | None) -> Iterator[list[Piece]]
     for cut_set in itertools.combinations(cut_points(shape), cuts):
         pieces: list[Piece] = []
         for d, extent in enumerate(shape):
-            at = sorted({1, extent, *(c for dim, c in cut_set if dim == d)})
-            if any(high % low for low, high in itertools.pairwise(at)):
+            of_dim = _cut(d, extent, tuple([c for dim, c in cut_set if dim == d]))
+            if not of_dim:
                 break
-            pieces += [(d, low, high // low) for low, high in itertools.pairwise(at)][::-1] or [(d, 1, 1)]
+            pieces += of_dim
         else:
             checkpoint()
             if below is None or least_operations_of(tuple(pieces), shape) < below:
                 yield pieces
+
+
+@lru_cache(maxsize=1 << 12)
+def _cut(dim: int, extent: int, cuts: tuple[int, ...]) -> list[Piece]:
+    """The pieces of a dimension between cuts, slowest first; none where one is no multiple of another."""
+    at = sorted({1, extent, *cuts})
+    if any(high % low for low, high in itertools.pairwise(at)):
+        return []
+    return [(dim, low, high // low) for low, high in itertools.pairwise(at)][::-1] or [(dim, 1, 1)]
 
 
 def cut_points(shape: tuple[int, ...]) -> list[tuple[int, int]]:
@@ -416,10 +420,13 @@ def offset_operations(digits: Sequence[Digit], shape: tuple[int, ...]) -> int:
     count = -1
     for d in digits:
         if d.size > 1:
-            divide, cut_above = d.divide, d.divide * d.size < shape[d.dim]
-            costly = 1 if not divide & (divide - 1) else 3
-            count += 1 + costly * ((divide > 1) + cut_above) + (d.stride > 1)
+            count += 1 + _taking(d.divide, d.size, shape[d.dim]) + (d.stride > 1)
     return count
+
+
+def _taking(divide: int, size: int, extent: int) -> int:
+    """Operations that take a piece from its coordinate."""
+    return (1 if not divide & (divide - 1) else 3) * ((divide > 1) + (divide * size < extent))
 
 
 def matrices(space: Space, inside: int, bank_bits: int) -> Iterator[Linearisation]:
