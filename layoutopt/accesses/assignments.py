@@ -1,15 +1,20 @@
-"""Which thread handles which piece, where an access leaves that free.
+"""Which thread moves which part of a tile, where an access leaves that free.
 
-What is covered is a box of the tile, cut into units: what one thread moves with one access to global memory
-(`global.bytes`), in one or several accesses to the tile. Units are numbered, and thread t handles number
-`t + T*r` in round r. An assignment is what the number means: digits from the fastest, each a part of one
-coordinate, and XORs of one part with a faster digit.
+    unit      what a thread moves by one access to global memory (`global.bytes`): a box of the tile is cut
+              into units
+    step      one of the accesses to the tile that move a unit
+    round     T threads move the units numbered T*r to T*r + T - 1 in round r, a unit each
+    segment   units that consecutive threads move and that are contiguous in global memory
+    slot      a thread's place in a segment; a segment may have more slots than units, for idle threads
+
+An **assignment** says where the unit of each number lies. The number is cut into digits, the fastest first,
+each a part of one coordinate; a **twist** flips a bit of a coordinate by a bit of the number.
 
     128 units, 8 lines of 16:   number = (x1 % 4) + 4*(x0 % 8) + 32*(x1 // 4)
                                 x1 = number % 4 + 4*(number // 32), x0 = number // 4 % 8
 
-The first digits are always those of a segment: what consecutive threads cover together in global memory.
-Beyond that the threads of a warp may change places: what an instruction covers stays the same.
+The first digits are those of a segment. Beyond that the threads of a warp may change places: what an
+instruction covers stays the same.
 """
 
 import math
@@ -23,15 +28,7 @@ from msgspec.structs import replace
 from layoutopt.accesses.lower import with_fixed_lanes
 from layoutopt.accesses.trace import LaneTrace, trace
 from layoutopt.errors import ProblemFileError, under
-from layoutopt.expressions.grammar import (
-    Const,
-    Node,
-    Op,
-    Var,
-    evaluate,
-    substituted,
-    to_text,
-)
+from layoutopt.expressions.grammar import Const, Node, Op, Var, evaluate, substituted, to_text
 from layoutopt.expressions.simplify import read_inside, simplify, through_xor
 from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import Device
@@ -58,7 +55,7 @@ class Twist(NamedTuple):
 
 
 class Assignment(Struct, frozen=True):
-    """What the number of a unit means: digits from the fastest, of which all units are made up, and XORs.
+    """Where the unit of each number lies: digits of the number from the fastest, and twists.
 
     `swapped_tid` is the thread of the same warp whose unit a thread handles instead of its own, over `tid`
     (from 0 for the first that takes part) and the round; None where threads keep their own.
@@ -83,15 +80,15 @@ class Work(Struct, frozen=True):
     order: tuple[int, ...]  # dimensions from the slowest to the fastest in global memory
     steps: int  # accesses of a thread to a unit
     stride: int  # elements from one of them to the next, along the fastest dimension
-    segment: int  # units that consecutive threads cover together
+    segment: int  # units of a segment
     first: int  # the first thread that takes part
-    threads: int  # that take part
-    loops: Mapping[str, int]  # of the access: its iterations are rounds, in each all steps
-    slots: int  # threads that a segment takes, the last of which have nothing to do
+    threads: int  # how many take part, from `first` on
+    loops: Mapping[str, int]  # of the access, by trip count: its iterations are rounds, in each all steps
+    slots: int  # threads that a segment takes; those beyond its units are idle
 
     @property
     def units(self) -> int:
-        """Numbers that there are: one for each unit, and for each slot that has none."""
+        """Numbers that there are: one for each unit, and one for each idle slot."""
         return math.prod(self.extents) // self.segment * self.slots
 
     def keeps_to_warps(self, lanes: int) -> bool:
@@ -154,7 +151,7 @@ def global_order(access: Access, dims: int) -> tuple[int, ...]:
     Raises:
         ProblemFileError: two orders are given, or one that is no permutation of the dimensions.
     """
-    in_global = access.global_.order if access.global_ is not None else None
+    in_global = (access.global_ or GlobalSide()).order
     if in_global is not None and access.order is not None and in_global != access.order:
         raise ProblemFileError("order", "is another than that in `global`; keep one of them")
     given: Order = in_global or access.order or "row"
@@ -239,10 +236,10 @@ def work_on_box(
     tile, dims = problem.tile, len(problem.tile.shape)
     order = global_order(access, dims)
     fast, last = order[-1], dims - 1
-    side = access.global_
+    in_global = access.global_ or GlobalSide()
     fast_piece = piece if fast == last else 1  # elements of an access along the fastest dimension
     fast_bits = fast_piece * tile.element_bits
-    moved_bytes = (side.bytes if side is not None else None) or max(1, fast_bits // 8)
+    moved_bytes = in_global.bytes or max(1, fast_bits // 8)
     if 8 * moved_bytes % fast_bits and 8 * moved_bytes > fast_bits:
         wrong = f"{moved_bytes} bytes are no whole number of accesses to the tile"
         raise ProblemFileError("global.bytes", wrong)
@@ -259,20 +256,22 @@ def work_on_box(
                 f"the {end[d] - begin[d]} that are covered",
             )
         extents.append((end[d] - begin[d]) // unit[d])
-    segment = _segment(side, moved_bytes, max(moved_bytes, fast_bits // 8), extents[fast])
+    contiguous = in_global.contiguous or moved_bytes
+    segment = _segment(contiguous, moved_bytes, max(moved_bytes, fast_bits // 8), extents[fast])
     return Work(
         tuple(begin), tuple(unit), tuple(extents), order, steps, fast_piece, segment, first, threads,
         loops={}, slots=segment,
     ).with_own_loops()  # fmt: skip
 
 
-def _segment(side: GlobalSide | None, moved_bytes: int, unit_bytes: int, units: int) -> int:
-    """Units that are contiguous in global memory; all of a line of `units` that is no whole number of them.
+def _segment(contiguous: int, moved_bytes: int, unit_bytes: int, line_units: int) -> int:
+    """Units of a segment of `contiguous` bytes; a whole line where segments do not divide its units.
+
+    `moved_bytes` are those of a global access, of which a unit takes several where it has more bytes.
 
     Raises:
         ProblemFileError: segments are no whole number of global accesses.
     """
-    contiguous = (side.contiguous if side is not None else None) or moved_bytes
     if contiguous <= moved_bytes:
         return 1
     if contiguous % moved_bytes:
@@ -280,7 +279,7 @@ def _segment(side: GlobalSide | None, moved_bytes: int, unit_bytes: int, units: 
         wrong = f"segments of {contiguous} bytes are no whole number of {accesses}"
         raise ProblemFileError("global.contiguous", wrong)
     segment = -(-contiguous // unit_bytes)
-    return units if units % segment else segment
+    return line_units if line_units % segment else segment
 
 
 def unit_coordinates(

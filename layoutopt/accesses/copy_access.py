@@ -14,16 +14,7 @@ from msgspec.structs import replace
 from layoutopt.accesses.assignments import with_assignment, work_on_box
 from layoutopt.errors import ProblemFileError, under
 from layoutopt.ground import json_data
-from layoutopt.problems.types import (
-    Access,
-    GlobalSide,
-    Identifier,
-    NamedAccess,
-    Order,
-    Positive,
-    Problem,
-    Tile,
-)
+from layoutopt.problems.types import Access, GlobalSide, Identifier, NamedAccess, Order, Positive, Problem
 
 Bound = Annotated[int, Meta(ge=0)]
 
@@ -78,28 +69,28 @@ def from_copy(data: Mapping[str, Any], head: Problem) -> Access:
     with under("copy"):
         if sorted(order) != list(range(dims)):
             raise ProblemFileError("order", f"expected each of 0..{dims - 1} once, got {list(order)}")
-        threads, piece = _threads(copy.threads, head), _elements(copy.bytes, tile)
-        if piece > 1 and (order[-1] != dims - 1 or tile.shape[-1] % piece):
+        threads, moved = _threads_and_elements(copy, head)
+        if moved > 1 and (order[-1] != dims - 1 or tile.shape[-1] % moved):
             must = f"must lie along the last dimension and divide its extent, {tile.shape[-1]}"
-            raise ProblemFileError("bytes", f"{copy.bytes} bytes are {piece} elements, which {must}")
+            raise ProblemFileError("bytes", f"{copy.bytes} bytes are {moved} elements, which {must}")
     plain = access.ordinary(index=(0,) * dims, bytes=copy.bytes, order=order)
-    work = work_on_box(head, plain, (0,) * dims, tile.shape, 0, threads, piece)
+    work = work_on_box(head, plain, (0,) * dims, tile.shape, 0, threads, moved)
     return with_assignment(work, work.natural, plain, head.threads)
 
 
-def _threads(given: int | None, head: Problem) -> int:
-    """Threads that take part: all of the block where none are given."""
-    if given is not None and given > head.threads:
-        raise ProblemFileError("threads", f"the block has {head.threads} threads, not {given}")
-    return given or head.threads
+def _threads_and_elements(given: Copy | CoverAccess, head: Problem) -> tuple[int, int]:
+    """How many threads take part, all of the block where none are given; and elements that one moves at once.
 
-
-def _elements(size: int, tile: Tile) -> int:
-    """Elements in `size` bytes."""
-    if 8 * size % tile.element_bits:
-        wrong = f"{size} bytes are no whole number of {tile.element_bits}-bit elements"
-        raise ProblemFileError("bytes", wrong)
-    return 8 * size // tile.element_bits
+    Raises:
+        ProblemFileError: the block has fewer threads, or a thread would move a part of an element.
+    """
+    size, bits = given.bytes, head.tile.element_bits
+    if given.threads is not None and given.threads > head.threads:
+        raise ProblemFileError("threads", f"the block has {head.threads} threads, not {given.threads}")
+    # What covers a tile may move an element in several accesses; a copy moves whole ones.
+    if 8 * size % bits and (8 * size > bits or isinstance(given, Copy)):
+        raise ProblemFileError("bytes", f"{size} bytes are no whole number of {bits}-bit elements")
+    return given.threads or head.threads, max(1, 8 * size // bits)
 
 
 def from_cover(data: Mapping[str, Any], head: Problem) -> Access:
@@ -125,14 +116,13 @@ def from_cover(data: Mapping[str, Any], head: Problem) -> Access:
         if not low < high <= tile.shape[d]:
             wanted = f"0 <= first < end <= {tile.shape[d]}"
             raise ProblemFileError(f"covers[{d}]", f"expected {wanted}, got [{low}, {high}]")
-    threads = _threads(access.threads, head)
-    piece = _elements(access.bytes, tile) if 8 * access.bytes > tile.element_bits else 1
-    if box[-1][0] % piece:
-        wrong = f"a piece is {piece} elements and starts at a multiple of them"
+    threads, moved = _threads_and_elements(access, head)
+    if box[-1][0] % moved:
+        wrong = f"a piece is {moved} elements and starts at a multiple of them"
         raise ProblemFileError(f"covers[{dims - 1}]", wrong)
     plain = access.ordinary(index=(0,) * dims)
     begin, end = zip(*box, strict=True)
-    work = work_on_box(head, plain, begin, end, 0, threads, piece)
+    work = work_on_box(head, plain, begin, end, 0, threads, moved)
     if access.loops:
         given, needed = math.prod(access.loops.values()), work.rounds * work.steps
         if given != needed:

@@ -9,7 +9,7 @@ import itertools
 import math
 import operator
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import numpy as np
 from msgspec import Meta, Struct, field
@@ -113,21 +113,35 @@ def _is_packed_along(coordinate: str, fragment: Fragment, count: int) -> bool:
     return not (fragment.at[coordinate][:, :, ::count] % count).any()
 
 
+class _Groups(NamedTuple):
+    """How groups of warps lie along a coordinate: group g is number `g // divide % extent` there."""
+
+    divide: int
+    extent: int
+
+
+class _Along(NamedTuple):
+    """Where values lie along one coordinate: at `at + stride * (repeat * number of the group + step)`.
+
+    `step` counts the repetitions of a warp, from 0 to `repeat` - 1.
+    """
+
+    at: IntArray  # int64, shape (lanes, warps, values), as in `Fragment`
+    stride: int
+    repeat: int
+    groups: _Groups
+
+
 class _Move(Struct, frozen=True):
-    """One access to a fragment, its fields checked. Coordinates are "m", "n" and "k"."""
+    """One access to a fragment, its fields checked. A group is as many warps as hold one fragment."""
 
     fragment: Fragment  # in tile elements
-    # By coordinate, int64, shape (lanes, warps, values): of the values that whole instructions move, of one
-    # or more repetitions of the fragment
-    at: dict[str, IntArray]
+    # By coordinate, "m", "n" or "k": the values that whole instructions move, of one or more fragments
+    along: dict[str, _Along]
     operation: Operation  # the instruction
     values: int  # that one instruction moves for a lane
-    pieces: int  # instructions that move all values of `at`
-    stride: dict[str, int]  # by coordinate, the distance from one `at` to the next
-    # By coordinate, (divide, extent): of the groups of warps, each of which holds one fragment, group g is
-    # number `g // divide % extent` along it
-    groups: dict[str, tuple[int, int]]
-    repeat: dict[str, int]  # by coordinate, repetitions that remain as loops
+    pieces: int  # instructions that move all values
+    loops: dict[str, int]  # over repetitions, where there are several: `m_step` counts those along m
     warp_shift: int  # added to a warp's number so that, modulo all warps that take part, the first is 0
     active_warps: range | None  # the warps that take part; None for all
 
@@ -141,13 +155,12 @@ class _Move(Struct, frozen=True):
         return " & ".join(f"({test})" for test in tests) if len(tests) > 1 else "".join(tests) or None
 
     def holder(self, lane: IntArray, piece: IntArray, position: int = 0) -> tuple[IntArray, IntArray]:
-        """Lane, and number in `at`, of the value that is `position` elements after the address of `lane`."""
+        """Who gets the element `position` after the address that `lane` gives: a lane, as its value number n.
+
+        `piece` counts the instructions that move one fragment.
+        """
         to_lane, to_value = element_destinations(self.operation, self.fragment.bits, self.fragment.lanes)
         return to_lane[lane, position], self.values * piece + to_value[lane, position]
-
-    def repeat_loops(self) -> dict[str, str]:
-        """By coordinate, the loop variable over its repetitions, where there are several."""
-        return {c: f"{c}_step" for c, count in self.repeat.items() if count > 1}
 
 
 def from_fragment(data: Mapping[str, Any], head: Problem) -> Access:
@@ -159,9 +172,7 @@ def from_fragment(data: Mapping[str, Any], head: Problem) -> Access:
     access, tile, threads = json_data.convert(data, FragmentAccess), head.tile, head.threads
     move = _move(access, tile, threads)
     fragment = move.fragment
-    added_loops = {name: move.repeat[c] for c, name in move.repeat_loops().items()}
-    if move.pieces > 1:
-        added_loops["piece"] = move.pieces
+    added_loops = move.loops | ({"piece": move.pieces} if move.pieces > 1 else {})
     for name in access.loops:
         if name in added_loops or name in COORDINATES or name in ("tid", "lane", "warp"):
             raise ProblemFileError("for", f"{name!r} is reserved; choose another variable")
@@ -208,11 +219,10 @@ def _move(access: FragmentAccess, tile: Tile, threads: int) -> _Move:
     if moved_bits % bits or (operation.matrices and bits > 32) or (operation.transposed and bits != 16):
         raise ProblemFileError("op", f"{access.op} does not move elements of {bits} bits")
     values = moved_bits // bits
-    # Coordinates of what is held, each of shape (lanes, warps, values); and from one repetition to the next.
     at, stride = fragment.at, dict(fragment.extent)
     if values > fragment.values:
         c = next(iter(repeat), "")
-        together = values // fragment.values
+        together = values // fragment.values  # fragments that one instruction moves
         if not c or values % fragment.values or repeat[c] % together:
             given = f"{c} is repeated {repeat[c]} times" if c else "nothing is repeated"
             raise ProblemFileError(
@@ -224,21 +234,25 @@ def _move(access: FragmentAccess, tile: Tile, threads: int) -> _Move:
         at = {d: np.concatenate([t + shift for shift in shifts[d]], axis=2) for d, t in at.items()}
         stride[c] *= together
         repeat[c] //= together
-    held_values = next(iter(at.values())).shape[2]
+    held_values = max(fragment.values, values)
     if held_values % values:
         wrong = f"{access.op} moves {values} values a lane, but a lane holds {held_values}"
         raise ProblemFileError("op", wrong)
     groups = _groups(access, fragment, threads)
     active_warps, warp_shift = None, 0
     if (first := access.first_warp) is not None:
-        warps = fragment.warps * math.prod(extent for _, extent in groups.values())
+        warps = fragment.warps * math.prod(of_coordinate.extent for of_coordinate in groups.values())
         active_warps, warp_shift = range(first, first + warps), -first % warps
+    along = {
+        c: _Along(table, stride[c], repeat.get(c, 1), groups.get(c, _Groups(1, 1))) for c, table in at.items()
+    }
+    loops = {f"{c}_step": count for c, count in repeat.items() if count > 1}
     pieces = held_values // values
-    return _Move(fragment, at, operation, values, pieces, stride, groups, repeat, warp_shift, active_warps)
+    return _Move(fragment, along, operation, values, pieces, loops, warp_shift, active_warps)
 
 
-def _groups(access: FragmentAccess, fragment: Fragment, threads: int) -> dict[str, tuple[int, int]]:
-    """`_Move.groups`; a group is as many warps as hold one fragment.
+def _groups(access: FragmentAccess, fragment: Fragment, threads: int) -> dict[str, _Groups]:
+    """How the groups of warps lie along m, n and perhaps k.
 
     Raises:
         ProblemFileError: `warps` and `first_warp` do not name the warps of the block.
@@ -267,33 +281,28 @@ def _groups(access: FragmentAccess, fragment: Fragment, threads: int) -> dict[st
         hint = "; first_warp says which, where not all take part" if total < block_groups else ""
         raise ProblemFileError("warps", f"{text} is not {block_groups}, which {threads} threads make{hint}")
     divides = itertools.accumulate(counts, operator.mul, initial=1)
-    return {c: (divide, n) for c, divide, n in zip(COORDINATES, divides, counts, strict=False)}
+    return {c: _Groups(divide, n) for c, divide, n in zip(COORDINATES, divides, counts, strict=False)}
 
 
 def _coordinate(move: _Move, c: str) -> Node:
-    """Coordinate `c` of the element at a lane's address, over lane, warp and the loops.
-
-    `piece` counts the instructions that move one fragment. Groups of warps hold a fragment each; `count` of
-    them lie along `c`, the next one `divide` groups later.
-    """
-    held = move.fragment
+    """Coordinate `c` of the element at a lane's address, over lane, warp and the loops."""
+    held, along = move.fragment, move.along[c]
     lane, piece, in_group = np.indices((held.lanes, move.pieces, held.warps), dtype=np.int64, sparse=True)
     holder, value = move.holder(lane, piece)
-    node = fit(
-        move.at[c][holder, in_group, value], {"lane": held.lanes, "piece": move.pieces, "warp": held.warps}
-    )
+    places = along.at[holder, in_group, value]
+    node = fit(places, {"lane": held.lanes, "piece": move.pieces, "warp": held.warps})
     if node is None:
         raise ProblemFileError("fragment", f"no formula gives coordinate {c} of {held.name}")
     warp: Node = Op("+", (Var("warp"), Const(move.warp_shift))) if move.warp_shift else Var("warp")
     if held.warps > 1:  # groups begin at a multiple of their warps
         node = substituted(node, {"warp": Op("%", (Var("warp"), Const(held.warps)))})
     terms = [node]
-    divide, count = move.groups.get(c, (1, 1))
-    if count > 1:
-        group = Op("%", (Op("//", (warp, Const(held.warps * divide))), Const(count)))
-        terms.insert(0, Op("*", (Const(move.stride[c] * move.repeat.get(c, 1)), group)))
-    if c in move.repeat_loops():
-        terms.append(Op("*", (Const(move.stride[c]), Var(move.repeat_loops()[c]))))
+    divide, extent = along.groups
+    if extent > 1:
+        group = Op("%", (Op("//", (warp, Const(held.warps * divide))), Const(extent)))
+        terms.insert(0, Op("*", (Const(along.stride * along.repeat), group)))
+    if along.repeat > 1:
+        terms.append(Op("*", (Const(along.stride), Var(f"{c}_step"))))
     return join("+", terms)
 
 
@@ -303,8 +312,7 @@ def _verify(move: _Move, index: list[Node], access: FragmentAccess, threads: int
     An instruction takes what follows a lane's address along the last dimension. `index` holds the tile's
     coordinates over m, n, k, lane, warp and loops.
     """
-    held = move.fragment
-    loops = dict(access.loops) | {name: move.repeat[c] for c, name in move.repeat_loops().items()}
+    held, loops = move.fragment, access.loops | move.loops
     extents = (held.lanes, threads // held.lanes, move.pieces, *loops.values())
     if math.prod(extents) * move.values > MAX_PLACES:
         raise ProblemFileError("for", f"more than {MAX_PLACES} elements are moved; shorten the loops")
@@ -315,13 +323,11 @@ def _verify(move: _Move, index: list[Node], access: FragmentAccess, threads: int
     def tile_coordinates(holder: IntArray, value: IntArray) -> list[IntArray]:
         """Of the elements that lanes `holder` hold as their values `value`."""
         env = dict(variables)
-        for c in held.extent:
-            divide, count = move.groups.get(c, (1, 1))
-            group = (warp + move.warp_shift) // held.warps // divide % count
+        for c, along in move.along.items():
+            number = (warp + move.warp_shift) // held.warps // along.groups.divide % along.groups.extent
             step = variables.get(f"{c}_step", np.zeros(1, np.int64))
-            env[c] = move.at[c][holder, warp % held.warps, value] + move.stride[c] * (
-                move.repeat.get(c, 1) * group + step
-            )
+            place = along.at[holder, warp % held.warps, value]
+            env[c] = place + along.stride * (along.repeat * number + step)
         with under("index"):
             return [np.broadcast_to(evaluate(node, env), extents) for node in index]
 

@@ -162,12 +162,15 @@ def whole_warp(rule: PhaseRule) -> PhaseRule:
 class FreeLanes:
     """A problem some of whose lanes are free, and problems of fixed lanes about it.
 
+    The *relaxed* problem keeps what every assignment of threads has in common: of a free access, its segments
+    of global memory, one at a time.
+
     Attributes:
         free: the accesses whose lanes are free.
         direct: whether some of them are direct loads.
-        dealt: numbers of those whose lanes may change places in a warp.
-        together: the device, if those were served in any order, and no others.
-        scale: by which the weights of `relaxed` are multiplied.
+        together: the device, if it served a warp at once where lanes may change places (`can_deal`); its own
+            rules where an access with fixed lanes goes by the same rule.
+        scale: by which all weights of `relaxed` are multiplied, so that those of segments are whole numbers.
 
     Raises:
         ProblemFileError: an access cannot be free.
@@ -177,70 +180,51 @@ class FreeLanes:
         self.problem, self.gpu = problem, gpu
         self.free = free_accesses(problem, gpu)
         self.direct = any(is_direct_load(problem.accesses[free.number].op) for free in self.free)
-        self.dealt = frozenset(free.number for free in self.free if can_deal(free.lanes))
-        self.together = self._together()
-        self.scale = math.lcm(*(self._sharing(free) or 1 for free in self.free))
+        movable = [free for free in self.free if can_deal(free.lanes)]
+        self.together = _served_by_warp(problem, gpu, movable)
+        # Accesses whose segments are a warp each, which `together` serves at once.
+        by_warp = {f.number for f in movable if self.together is not gpu and _is_of_warps(f.work, gpu.lanes)}
+        # How many segments share a phase, by access: where lanes do not change places.
+        counts = {f.number: 1 if f.number in by_warp else self._in_a_phase(f) for f in self.free}
+        self._segments_in_phase = {number: count for number, count in counts.items() if count is not None}
+        # Accesses whose segments may be served in several phases each, as lanes change places.
+        self._torn = {free.number for free in movable} - by_warp
+        self.scale = math.lcm(*self._segments_in_phase.values())
 
     @cached_property
     def natural(self) -> Problem:
         """Consecutive threads at consecutive pieces."""
         return naturally(self.problem, self.free)
 
-    def _together(self) -> Device:
-        """The device, if the lanes that may change places were served in any order, and no others."""
-        rules = {
-            (free.lanes.operation.kind, free.lanes.operation.width_bytes): whole_warp(free.lanes.rule)
-            for free in self.free
-            if free.number in self.dealt
-        }
-        fixed = (a for k, a in enumerate(self.problem.accesses) if k not in self.dealt and a.hardware is None)
-        others = (parse_operation(access.op, access.single_width) for access in fixed)
-        if not rules or any((other.kind, other.width_bytes) in rules for other in others):
-            return self.gpu
-        return replace(self.gpu, rules={**self.gpu.rules, **rules})
-
-    def _sharing(self, free: FreeAccess) -> int | None:
-        """Segments that share a phase; None where nothing is known of a segment by itself."""
-        if self._is_warp(free):
-            return 1
-        rule = free.lanes.rule
-        phase, segment = len(rule.phases[0]), free.work.segment
+    def _in_a_phase(self, free: FreeAccess) -> int | None:
+        """Segments that share a phase; None where a segment by itself says nothing of a phase's conflicts."""
+        rule, work = free.lanes.rule, free.work
+        phase, segment = len(rule.phases[0]), work.segment
         words = max(1, free.lanes.operation.width_bytes // rule.bank_bytes)
-        bound = segment > 1 and phase % segment == 0 and phase * words <= rule.banks
-        whole = free.work.units % segment == 0 and self.problem.threads >= segment
-        return phase // segment if bound and whole and not free.work.first else None
-
-    def _is_warp(self, free: FreeAccess) -> bool:
-        """Whether each instruction is a segment, and is counted as one."""
-        work, warp = free.work, self.gpu.lanes
-        whole = work.segment == warp and not (work.first or work.threads % warp or work.units % warp)
-        return whole and free.number in self.dealt and self.together is not self.gpu
-
-    def _moves(self, free: FreeAccess) -> bool:
-        """Whether pieces of a segment may go to several phases."""
-        return free.number in self.dealt and not self._is_warp(free)
+        fits = segment > 1 and phase % segment == 0 and phase * words <= rule.banks
+        whole = work.units % segment == 0 and self.problem.threads >= segment and not work.first
+        return phase // segment if fits and whole else None
 
     @property
     def may_be_dealt(self) -> bool:
-        """Whether pieces that `relaxed` weighs may go to several phases."""
-        return any(self._moves(free) and self._sharing(free) for free in self.free)
+        """Whether segments that `relaxed` weighs may be served in several phases each."""
+        return not self._torn.isdisjoint(self._segments_in_phase)
 
     def relaxed(self, *, dealt: bool = False) -> Problem:
         """Each free access as its segments alone, which weigh as much as their share of a phase.
 
-        Where lanes of a warp may change places, its segments need not stay in one phase: `dealt`, those weigh
-        nothing.
+        Where lanes of a warp may change places, a segment need not stay in one phase: with `dealt`, such
+        accesses weigh nothing.
         """
         threads, lanes = self.problem.threads, self.gpu.lanes
         slots, warps = min(threads, lanes), max(1, threads // lanes)
-        accesses = [_weighted(a, Fraction(self.scale)) for a in self.problem.accesses]
-        for number, access in enumerate(self.problem.accesses):
-            if access.is_free:
-                accesses[number] = replace(with_fixed_lanes(access), weight=0)
+        accesses = [
+            replace(with_fixed_lanes(access), weight=0) if access.is_free else _weighted(access, self.scale)
+            for access in self.problem.accesses
+        ]
         for free in self.free:
-            access = self.problem.accesses[free.number]
-            sharing = self._sharing(free)
-            if sharing is not None and not is_direct_load(access.op) and not (dealt and self._moves(free)):
+            access, sharing = self.problem.accesses[free.number], self._segments_in_phase.get(free.number)
+            if sharing and not is_direct_load(access.op) and not (dealt and free.number in self._torn):
                 access = _weighted(access, Fraction(self.scale, sharing))
                 # One segment by each warp and iteration: a part of every assignment.
                 alone = replace(free.work, slots=slots, first=0, threads=warps * slots).with_own_loops()
@@ -268,7 +252,25 @@ class FreeLanes:
         return None if whole.is_dictated else whole
 
 
-def _weighted(access: Access, factor: Fraction) -> Access:
+def _served_by_warp(problem: Problem, gpu: Device, movable: Sequence[FreeAccess]) -> Device:
+    """The device, if lanes of the accesses `movable` were served in any order, and those of no others."""
+    served = ((free.lanes.operation, free.lanes.rule) for free in movable)
+    rules = {(op.kind, op.width_bytes): whole_warp(rule) for op, rule in served}
+    numbers = {free.number for free in movable}
+    for k, access in enumerate(problem.accesses):
+        if rules and k not in numbers and access.hardware is None:
+            other = parse_operation(access.op, access.single_width)
+            if (other.kind, other.width_bytes) in rules:
+                return gpu
+    return replace(gpu, rules={**gpu.rules, **rules}) if rules else gpu
+
+
+def _is_of_warps(work: Work, lanes: int) -> bool:
+    """Whether each warp instruction covers one segment."""
+    return work.segment == lanes and not (work.first or work.threads % lanes or work.units % lanes)
+
+
+def _weighted(access: Access, factor: int | Fraction) -> Access:
     weight = access.weight
     if isinstance(weight, str):
         return replace(access, weight=f"({weight})*{factor}")
