@@ -105,37 +105,29 @@ def free_ownerships(problem: Problem, device: Device) -> list[Owned]:
     for k in free:
         if (refusal := why_not_free(problem, k)) is not None:
             raise refusal
-    given = tuple(with_fixed_lanes(access) for access in problem.accesses)
+    given = tuple(map(with_given_instructions, problem.accesses))
     lanes = trace(with_loops(replace(problem, accesses=given)), device).accesses
-    return [_ownership(problem, k, lanes[k]) for k in free if lanes[k].active.any()]
+    return [_owned(problem, k, given[k], lanes[k]) for k in free if lanes[k].active.any()]
 
 
-def _ownership(problem: Problem, number: int, lanes: LaneTrace) -> Owned:
-    """What the threads of access `number` move, out of the lanes of the file's own index."""
-    access = problem.accesses[number]
-    round_loops = _round_loops(access)
-    element = np.where(lanes.active, lanes.element, -1).reshape(*access.loops.values(), -1)
-    element = np.moveaxis(element[..., : problem.threads], round_loops, range(len(round_loops)))
-    rounds = math.prod(element.shape[: len(round_loops)])
-    element = element.reshape(rounds, -1, problem.threads).transpose(0, 2, 1)
-    vectors = element[..., None] + np.arange(lanes.width_elements)
-    vectors[element < 0] = -1
-    by_thread = distinct_in_order(vectors.reshape(rounds * problem.threads, -1))
-    size, kind = problem.tile.element_bytes, lanes.operation.kind
-    return Owned(problem.tile.shape, by_thread, number, access, kind, size)
+def _owned(problem: Problem, number: int, given: Access, lanes: LaneTrace) -> Owned:
+    """What the threads of access `number` move; `lanes` are of its own instructions, `given`."""
+    access, tile = problem.accesses[number], problem.tile
+    rounds = math.prod(access.loops[name] for name in _round_loops(access))
+    element = distinct_in_order(_moved_elements(given, lanes, rounds, problem))
+    return Owned(tile.shape, element, number, access, lanes.operation.kind, tile.element_bytes)
 
 
-def _round_loops(access: Access) -> list[int]:
-    """Positions of the loops in whose iterations elements are moved apart: their iterations are rounds."""
+def _round_loops(access: Access) -> list[str]:
+    """The loops in whose iterations elements are moved apart: their iterations are rounds."""
     together = list(access.loops) if access.instructions == "free" else access.instructions or ()
-    return [k for k, name in enumerate(access.loops) if name not in together]
+    return [name for name in access.loops if name not in together]
 
 
 def with_given_instructions(access: Access) -> Access:
-    """A free access with the instructions that its file's index says, the loops over rounds outermost."""
-    round_loops = [list(access.loops)[k] for k in _round_loops(access)]
-    loops = {name: access.loops[name] for name in dict.fromkeys([*round_loops, *access.loops])}
-    return replace(access, loops=loops, instructions=None)
+    """An access with the lanes and instructions that its index gives, the loops over rounds outermost."""
+    order = dict.fromkeys([*_round_loops(access), *access.loops])
+    return replace(with_fixed_lanes(access), loops={name: access.loops[name] for name in order})
 
 
 def vector_orders(free: Sequence[Owned], fixed: Sequence[Step]) -> list[tuple[Step, ...]]:
@@ -284,19 +276,23 @@ def _access(
     )
 
 
-def moved_elements(access: Access, rounds: int, problem: Problem, device: Device) -> IntArray:
-    """The elements that each thread moves by an access with its instructions given, rising.
+def _moved_elements(access: Access, lanes: LaneTrace, rounds: int, problem: Problem) -> IntArray:
+    """The elements that each thread moves, in order: shape (rounds * threads, count), -1 where it moves none.
 
-    Shape (rounds * threads, count), rows filled with -1 at the front.
+    Args:
+        access: its instructions given, its outermost loops those over rounds.
+        lanes: its trace.
+        rounds: how many there are.
+        problem: the tile, and the threads.
     """
-    lanes = trace(replace(problem, accesses=(access,)), device).accesses[0]
-    warps = -(-problem.threads // device.lanes)
-    source_lane, position = register_sources(lanes.operation, problem.tile.element_bits, device.lanes)
-    offsets = vector_offsets(vector_steps(access, problem.tile), problem.tile.shape)
+    warp_lanes, threads, tile = lanes.element.shape[1], problem.threads, problem.tile
+    source_lane, position = register_sources(lanes.operation, tile.element_bits, warp_lanes)
+    offsets = vector_offsets(vector_steps(access, tile), tile.shape)
     start = np.where(lanes.active, lanes.element, -1)[:, source_lane]
     element = np.where(start >= 0, start + offsets[position], -1)
-    by_thread = element.reshape(rounds, -1, warps * device.lanes, element.shape[-1]).transpose(0, 2, 1, 3)
-    return _rising(by_thread[:, : problem.threads].reshape(rounds * problem.threads, -1))
+    block_threads = -(-threads // warp_lanes) * warp_lanes
+    by_thread = element.reshape(rounds, -1, block_threads, element.shape[-1]).transpose(0, 2, 1, 3)
+    return by_thread[:, :threads].reshape(rounds * threads, -1)
 
 
 def check_instructions(problem: Problem, chosen: Problem, device: Device) -> None:
@@ -308,11 +304,8 @@ def check_instructions(problem: Problem, chosen: Problem, device: Device) -> Non
     if all(access.instructions is None for access in problem.accesses):
         return
     for owner in free_ownerships(problem, device):
-        access, asked = chosen.accesses[owner.number], _rising(owner.element)
-        moved = moved_elements(access, len(asked) // problem.threads, problem, device)
-        if asked.shape != moved.shape or (asked != moved).any():
+        access, rounds = chosen.accesses[owner.number], len(owner.element) // problem.threads
+        lanes = trace(replace(problem, accesses=(access,)), device).accesses[0]
+        moved = distinct_in_order(_moved_elements(access, lanes, rounds, problem))
+        if not np.array_equal(np.sort(moved, axis=1), np.sort(owner.element, axis=1)):
             raise ProblemFileError("index", f"of access {access.name!r} gives threads other elements")
-
-
-def _rising(element: IntArray) -> IntArray:
-    return np.sort(distinct_in_order(element), axis=1)
