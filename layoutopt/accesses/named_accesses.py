@@ -6,9 +6,9 @@
     {"name": "drain", "op": "load", "bytes": 4, "lanes": "free", "global": {"contiguous": 32}}
 
 Accesses by arrays (`layoutopt.accesses.array_access`) and what the hardware does by itself
-(`layoutopt.accesses.hardware_access`) are named, too. They exist in problem files only: `expand` replaces
-each by an `Access` with index expressions before anything else reads the problem. What lane holds what is
-data (`hardware/fragments.json`, from the PTX ISA and from AMD's tables). A fragment's `index` is over its
+(`layoutopt.accesses.hardware_access`) are named, too. They exist in problem files only: `expanded` makes an
+`Access` with index expressions of each before anything else reads the problem. What lane holds what is data
+(`hardware/fragments.json`, from the PTX ISA and from AMD's tables). A fragment's `index` is over its
 coordinates m, n, k beside the usual variables, so `["n", "k"]` is a B tile stored by columns of B,
 `["s", "m", "k"]` one stage of several, and `["m // 8", "m % 8 + r", "k"]` an implicit GEMM.
 """
@@ -38,22 +38,6 @@ _KINDS: Final[dict[type, tuple[str, Callable[[dict[str, Any], Problem], Access]]
 TYPES: Final = tuple(_KINDS)
 
 
-def expand(accesses: list[Any], head: Problem) -> list[Any]:
-    """Decoded accesses, every named one written out as the data of an ordinary one.
-
-    Args:
-        accesses: decoded.
-        head: a problem with their tile, threads and target; its own accesses do not matter.
-
-    Raises:
-        ProblemFileError: a named access is wrong, or cannot do what it says.
-    """
-    return [
-        expanded(access, f"accesses[{i}]", head) if is_named(access) else access
-        for i, access in enumerate(accesses)
-    ]
-
-
 def is_named(access: Any) -> bool:
     """Whether decoded data is meant as a fragment, a copy, a cover, arrays or one of the hardware."""
     return isinstance(access, dict) and _kind(access) is not None
@@ -67,10 +51,15 @@ def _kind(access: dict[str, Any]) -> type | None:
 
 
 def expanded(access: dict[str, Any], place: str, head: Problem) -> dict[str, Any]:
-    """One named access, found at `place` in its file, as the data of an ordinary one; see `expand`.
+    """A named access, found at `place` in its file, as the data of an ordinary one.
+
+    Args:
+        access: decoded.
+        place: for errors.
+        head: a problem with its tile, threads and target; the accesses there do not matter.
 
     Raises:
-        ProblemFileError: likewise.
+        ProblemFileError: the access is wrong, or cannot do what it says.
     """
     kind = _kind(access)
     assert kind is not None

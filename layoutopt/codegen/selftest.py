@@ -96,12 +96,8 @@ def tile_test(plan: Plan) -> str:
 
 def _coordinates(plan: Plan) -> str:
     """Arguments of the offset function for element `e` in row-major order."""
-    terms: list[str] = []
-    stride = 1
-    for extent in reversed(plan.problem.tile.shape):
-        terms.insert(0, f"e / {stride} % {extent}")
-        stride *= extent
-    return ", ".join(terms)
+    shape = plan.problem.tile.shape
+    return ", ".join(f"e / {math.prod(shape[d + 1 :])} % {extent}" for d, extent in enumerate(shape))
 
 
 def row_major_element(plan: Plan, access: AccessPlan) -> str:

@@ -113,17 +113,18 @@ def written_out(raw: Any) -> Any:
     accesses = raw.get("accesses") if isinstance(raw, dict) else None
     if not isinstance(accesses, list) or not any(map(named_accesses.is_named, accesses)):
         return raw
+    written = list(accesses)
+    named = [i for i, access in enumerate(accesses) if named_accesses.is_named(access)]
     if "tiles" not in raw:
         head = json_data.convert({**raw, "accesses": [_ANY_ACCESS]}, Problem)
         check_element(head.tile)
-        return {**raw, "accesses": named_accesses.expand(accesses, head)}
+        for i in named:
+            written[i] = named_accesses.expanded(accesses[i], f"accesses[{i}]", head)
+        return {**raw, "accesses": written}
     block = json_data.convert({**raw, "accesses": [{**_ANY_ACCESS, "tile": "any"}]}, Block)
     tiles = {tile.name: tile for tile in block.tiles}
-    written = list(accesses)
-    for i, access in enumerate(accesses):
-        if not named_accesses.is_named(access):
-            continue
-        name = access.get("tile")
+    for i in named:
+        access, name = accesses[i], accesses[i].get("tile")
         if not isinstance(name, str) or name not in tiles:
             expected = f"expected the name of a tile, one of {', '.join(tiles)}"
             raise ProblemFileError(f"accesses[{i}].tile", expected)

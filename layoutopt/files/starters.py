@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from layoutopt.accesses.named_accesses import expand
+from layoutopt.accesses.named_accesses import expanded
 from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.devices import Device, device
 from layoutopt.hardware.fragments import Fragment, executes, fragments
@@ -488,7 +488,7 @@ def _fragment_access(name: str, fragment: dict[str, Any], tile: Tile, start: Sta
     for instruction in instructions:
         access = {"name": name, **instruction, **fragment}
         with contextlib.suppress(ProblemFileError):
-            expand([access], problem)
+            expanded(access, "", problem)
             return access
     wrong = f"no load or store of {target} moves {fragment['fragment']} to or from such a tile"
     raise ProblemFileError("--mma", wrong)

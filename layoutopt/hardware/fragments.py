@@ -103,16 +103,13 @@ def executes(held: Fragment, target: str) -> bool:
     Raises:
         ProblemFileError: no such target.
     """
-    family, number = _generation(held.since)
-    of, given = _generation(_architecture(target))
-    return of == family and number <= given and (held.until is None or given <= _generation(held.until)[1])
-
-
-def _architecture(target: str) -> str:
-    """The name by architecture, such as sm_89 for ada, which one device of several generations has."""
     known = device(target)
+    # One device may have several generations: the name by architecture, such as sm_89 for ada, says which.
     group = next((g.targets for g in known.limits if target.lower() in g.targets), ())
-    return next((name for name in (target.lower(), *group) if _ARCHITECTURE.match(name)), known.name)
+    architecture = next((name for name in (target.lower(), *group) if _ARCHITECTURE.match(name)), known.name)
+    family, number = _generation(held.since)
+    of, given = _generation(architecture)
+    return of == family and number <= given and (held.until is None or given <= _generation(held.until)[1])
 
 
 def _generation(architecture: str) -> tuple[str, int]:

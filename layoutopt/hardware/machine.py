@@ -150,13 +150,11 @@ def run_passes(text: str, rows: int, gpu: Gpu) -> tuple[list[Times], list[dict[s
     """
     with temporary_folder() as folder:
         program = compile_program(text, folder, gpu)
-        done = ended([program], program.parent)
+        done = ended([program], folder)
         times = parse_times(done.stdout)
         if done.returncode or len(times) != rows:
-            wrong = done.stderr.strip()[:300]
-            raise MachineError(
-                f"{len(times)} of {rows} layouts were timed, status {done.returncode}: {wrong}"
-            )
+            timed, wrong = f"{len(times)} of {rows} layouts were timed", done.stderr.strip()[:300]
+            raise MachineError(f"{timed}, status {done.returncode}: {wrong}")
         try:
             counted = run_counters(program, rows, "_pass")
         except MachineError as error:
@@ -188,9 +186,7 @@ def gpu_present() -> Gpu:
     """
     smi = find_tool("nvidia-smi")
     fields = "--query-gpu=name,compute_cap,driver_version"
-    done = None
-    if smi is not None:
-        done = ended([smi, fields, "--format=csv,noheader"])
+    done = None if smi is None else ended([smi, fields, "--format=csv,noheader"])
     if done is None or done.returncode or not done.stdout.strip():
         raise MachineError(
             "no NVIDIA GPU on this machine (nvidia-smi finds none); emit --self-test writes the program"

@@ -60,17 +60,14 @@ def occupancy(
         ("block slots", slots),
     ]
     if registers is not None and limits.registers is not None:
-        options.append(("registers", _by_registers(registers * gpu.lanes, warps, limits)))
+        of_a_warp = -(-registers * gpu.lanes // limits.register_unit) * limits.register_unit
+        warps_that_fit = limits.registers // _SUB_PARTITIONS // of_a_warp * _SUB_PARTITIONS
+        options.append(("registers", warps_that_fit // warps))
     limited_by, blocks = min(options, key=lambda option: option[1])
     step = -(-tile_bytes // alignment_bytes) * alignment_bytes
     rest = limits.shared_bytes_per_block - tile_bytes - other_bytes
     stages = 1 + rest // step if rest >= 0 else 0
     return Occupancy(blocks, by_memory, limited_by, stages)
-
-
-def _by_registers(of_a_warp: int, warps: int, limits: Limits) -> int:
-    taken = -(-of_a_warp // limits.register_unit) * limits.register_unit
-    return (limits.registers or 0) // _SUB_PARTITIONS // taken * _SUB_PARTITIONS // warps
 
 
 def _by_shared_memory(tile_bytes: int, limits: Limits) -> int:

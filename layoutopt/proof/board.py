@@ -94,6 +94,13 @@ class Board(Struct, frozen=True, eq=False):
         k, place = view
         return [w for w in words if self.vector_words[w] >= k and self.place[w] % k == place]
 
+    def sharp_phases(self, view: View) -> dict[int, list[int]]:
+        """The words in a view of each phase in which two words in one bank always cost (`any_pair_costs`).
+
+        By the phase's index. What they force adds to what counting gives, which is nothing for such phases.
+        """
+        return {i: self.within(p.words, view) for i, p in enumerate(self.phases) if p.any_pair_costs}
+
     def wavefronts_of(self, words: Sequence[int], view: View) -> int:
         """Wavefronts that the words in a view take at least, in every layout."""
         return -(-len(self.within(words, view)) // max(1, self.view_banks(view)))
@@ -118,25 +125,16 @@ class Board(Struct, frozen=True, eq=False):
         return self.counted_excess == excess
 
 
+NO_BOARD: Final = Board((), {}, {}, 0, 0)
+
+
 class Subject(Struct, frozen=True):
     """What a reason is about: a tile, its device and accesses."""
 
     tile: Tile
     device: Device
     lanes: Trace
-    # The words and phases of the accesses; None where that form does not apply or is too large
-    board: Board | None
-
-    @property
-    def known_board(self) -> Board:
-        """The board, for what was found on it."""
-        assert self.board is not None
-        return self.board
-
-    @property
-    def counted_excess(self) -> int:
-        """Weighted excess that counting gives; cliques and parities add to it."""
-        return self.board.counted_excess if self.board is not None else 0
+    board: Board  # the words and phases; `NO_BOARD` where that form does not apply or is too large
 
     def in_weights(self, excess: int) -> str:
         """An excess as the file's weights give it, and what it is called."""
@@ -160,16 +158,16 @@ def word_data(problem: Problem, word: int) -> dict[str, Any]:
 
 
 @lru_cache(_KEPT)  # of one case, which each stage of a search asks about
-def _board(trace: Trace, tile: Tile) -> Board | None:
+def _board(trace: Trace, tile: Tile) -> Board:
     """The words that the accesses touch, phase by phase.
 
-    None where banks differ, elements are no power of two of bytes, or there are too many lanes.
+    `NO_BOARD` where banks differ, elements are no power of two of bytes, or there are too many lanes.
     """
     rules = [access.rule for access in trace.accesses]
     size, lanes = tile.element_bytes, sum(a.element.size for a in trace.accesses)
     alike = len({(rule.banks, rule.bank_bytes) for rule in rules}) == 1
     if not alike or size & (size - 1) or any(rule.row_words > 1 for rule in rules) or lanes > MAX_LANES:
-        return None
+        return NO_BOARD
     bank_bytes, banks = rules[0].bank_bytes, rules[0].banks
     vectors = blocks(trace, tile)
     # Phases of the same kind are one, which weighs as much as they do together: by words, number of lanes

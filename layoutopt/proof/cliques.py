@@ -60,13 +60,11 @@ class Clique(Struct, frozen=True):
 def find_clique(board: Board) -> Clique | None:
     """The smallest clique over all views that is larger than the view's banks; None if none is found.
 
-    Only phases where a conflict costs more than the counting bound count as meetings, so that what
-    counting gives and the clique's excess add up.
+    Words meet in the phases of `Board.sharp_phases`.
     """
     best: Clique | None = None
     for view in board.views():
-        banks = board.view_banks(view)
-        phases = [board.within(phase.words, view) for phase in board.phases if phase.any_pair_costs]
+        banks, phases = board.view_banks(view), board.sharp_phases(view).values()
         words = sorted(set().union(*phases))
         if not 1 <= banks < len(words) <= MAX_CLIQUE_WORDS:
             continue
@@ -87,11 +85,10 @@ def _with_meetings(board: Board, view: View, words: tuple[int, ...]) -> Clique:
     """The clique of these words, with a phase for each pair; its excess is that of the rarest pair."""
     meetings: dict[tuple[int, int], int] = {}
     weight: dict[tuple[int, int], int] = {}
-    for i, phase in enumerate(board.phases):
-        met = sorted(set(words).intersection(phase.words)) if phase.any_pair_costs else []
-        for pair in itertools.combinations(met, 2):
+    for i, in_phase in board.sharp_phases(view).items():
+        for pair in itertools.combinations(sorted(set(words).intersection(in_phase)), 2):
             meetings.setdefault(pair, i)
-            weight[pair] = weight.get(pair, 0) + phase.weight
+            weight[pair] = weight.get(pair, 0) + board.phases[i].weight
     return Clique(view, words, dict(sorted(meetings.items())), min(weight.values()))
 
 
@@ -144,7 +141,7 @@ def _clique_of(neighbours: list[int], size: int) -> list[int] | None:
 
 def clique_holds(subject: Subject, clique: Clique) -> bool:
     """Whether every pair meets where it is said to, by plain loops."""
-    board, words = subject.known_board, sorted(set(clique.words))
+    board, words = subject.board, sorted(set(clique.words))
     if list(clique.words) != words or not _exceeds_banks(board, clique.view, words):
         return False
     counting = {i: set(phase.words) for i, phase in enumerate(board.phases) if phase.any_pair_costs}
@@ -164,7 +161,7 @@ def _exceeds_banks(board: Board, view: View, words: Sequence[int]) -> bool:
 
 def clique_data(subject: Subject, problem: Problem, clique: Clique) -> dict[str, Any]:
     """A clique as coordinates, with the meeting of every pair."""
-    board, number = subject.known_board, {w: n for n, w in enumerate(clique.words)}
+    board, number = subject.board, {w: n for n, w in enumerate(clique.words)}
     meetings = []
     for pair, i in clique.meetings.items():
         first = board.phases[i].first
@@ -230,8 +227,7 @@ def find_packing(board: Board) -> Packing | None:
 def _threes(board: Board, view: View) -> Iterator[Share]:
     """Cliques of three phases of a view, each three once, as shares of weight 0: V, W and f of the module."""
     banks = board.view_banks(view)
-    in_view = {i: set(board.within(p.words, view)) for i, p in enumerate(board.phases) if p.any_pair_costs}
-    in_view = {i: words for i, words in in_view.items() if len(words) > 1}
+    in_view = {i: set(words) for i, words in board.sharp_phases(view).items() if len(words) > 1}
     if not 3 <= len(in_view) <= MAX_PACKED_PHASES or banks < 2:
         return
     numbers, touched = list(in_view), _touched(list(in_view.values()))
@@ -294,7 +290,7 @@ def _shared_out(cliques: Sequence[tuple[int, ...]], weights: Sequence[int]) -> l
 
 def packing_holds(subject: Subject, packing: Packing) -> bool:
     """Whether the theorem applies, by plain loops."""
-    board = subject.known_board
+    board = subject.board
     taken = [0] * len(board.phases)
     for share in packing.shares:
         words, phases = set(share.words), [board.phases[i] for i in share.phases]
@@ -313,7 +309,7 @@ def packing_holds(subject: Subject, packing: Packing) -> bool:
 
 def packing_data(subject: Subject, problem: Problem, packing: Packing) -> dict[str, Any]:
     """The cliques of a packing: their words, the phases in which these meet, and their shares."""
-    board = subject.known_board
+    board = subject.board
     cliques = [
         {
             **board.view_data(share.view),
@@ -328,7 +324,7 @@ def packing_data(subject: Subject, problem: Problem, packing: Packing) -> dict[s
 
 def packing_sentences(subject: Subject, _: Problem, packing: Packing) -> Iterator[str]:
     """How many cliques there are, of which accesses, and what they force together."""
-    board, first = subject.known_board, packing.shares[0]
+    board, first = subject.board, packing.shares[0]
     first_words, first_banks = len(first.words), board.view_banks(first.view)
     names = listed(
         subject.named({board.phases[i].first.access for share in packing.shares for i in share.phases})

@@ -44,9 +44,7 @@ def find_parity(board: Board, most_phases: int = MAX_PHASES) -> Parity | None:
     best: Parity | None = None
     for view in board.views():
         banks = board.view_banks(view)
-        phases = ((i, phase) for i, phase in enumerate(board.phases) if phase.any_pair_costs)
-        in_view = {i: board.within(phase.words, view) for i, phase in phases}
-        full = {i: words for i, words in in_view.items() if len(words) == banks > 1}
+        full = {i: words for i, words in board.sharp_phases(view).items() if len(words) == banks > 1}
         first = combination(full) if 0 < len(full) <= most_phases else None
         if first is not None:
             found = _strengthened(board, view, full, first)
@@ -118,7 +116,7 @@ def combination(full: dict[int, list[int]]) -> Combination | None:
 
 def parity_holds(subject: Subject, parity: Parity) -> bool:
     """Whether each combination contradicts itself, word by word, and the excess follows."""
-    board = subject.known_board
+    board = subject.board
     for modulus, factors in parity.combinations:
         sums: dict[int, int] = {}  # by word
         for i, y in factors.items():
@@ -138,9 +136,9 @@ def parity_data(subject: Subject, problem: Problem, parity: Parity) -> dict[str,
     """The phases that a parity speaks of, and their factors, called weights, in each combination."""
     used = sorted(set().union(*(factors for _, factors in parity.combinations)))
     return {
-        **subject.known_board.view_data(parity.view),
+        **subject.board.view_data(parity.view),
         "excess": parity.excess,
-        "phases": [subject.known_board.phases[i].first.phase_data(problem, subject.device) for i in used],
+        "phases": [subject.board.phases[i].first.phase_data(problem, subject.device) for i in used],
         "combinations": [
             {"modulus": modulus, "weights": [factors.get(i, 0) for i in used]}
             for modulus, factors in parity.combinations
@@ -150,7 +148,7 @@ def parity_data(subject: Subject, problem: Problem, parity: Parity) -> dict[str,
 
 def parity_sentences(subject: Subject, _: Problem, parity: Parity) -> Iterator[str]:
     """The argument of a parity proof in words, from the weights of its first combination."""
-    board, (modulus, factors) = subject.known_board, parity.combinations[0]
+    board, (modulus, factors) = subject.board, parity.combinations[0]
     names = listed(subject.named({board.phases[i].first.access for i in factors}))
     banks, total = board.view_banks(parity.view), sum(factors.values()) % modulus
     yield (

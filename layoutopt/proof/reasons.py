@@ -80,12 +80,12 @@ class Reason(Struct, Generic[Finding], frozen=True):
 
 
 def _beyond_counting(subject: Subject, found: Clique | Packing | Parity) -> int:
-    return subject.counted_excess + found.excess
+    return subject.board.counted_excess + found.excess
 
 
 def _counting_sentences(subject: Subject, _: Problem, found: int) -> Iterator[str]:
     """Phases in which counting alone forces conflicts, one sentence for each access."""
-    board, lanes = subject.known_board, subject.lanes
+    board, lanes = subject.board, subject.lanes
     # By access and words of a vector: the excess of its phases, and the most words in one place.
     excess: dict[tuple[int, int], int] = {}
     most_words: dict[tuple[int, int], int] = {}
@@ -116,16 +116,16 @@ def _counting_sentences(subject: Subject, _: Problem, found: int) -> Iterator[st
 
 COUNTING: Final[Reason[int]] = Reason(
     evidence="counting: words that share a place in their vectors share too few banks",
-    find=lambda subject, limits: subject.counted_excess or None,
+    find=lambda subject, limits: subject.board.counted_excess or None,
     bound=lambda subject, assignment: assignment,
     data=lambda subject, problem, assignment: {},
     sentences=_counting_sentences,
-    check=lambda subject, assignment: subject.known_board.count_again(assignment),
+    check=lambda subject, assignment: subject.board.count_again(assignment),
 )
 
 CLIQUE: Final[Reason[Clique]] = Reason(
     evidence="clique: more words that pairwise meet than banks for them",
-    find=lambda subject, limits: None if subject.board is None else find_clique(subject.board),
+    find=lambda subject, limits: find_clique(subject.board),
     bound=_beyond_counting,
     data=clique_data,
     sentences=clique_sentences,
@@ -133,15 +133,10 @@ CLIQUE: Final[Reason[Clique]] = Reason(
 )
 
 
-def _find_packing(subject: Subject, limits: SearchLimits) -> Packing | None:
-    """Where no clique is found, there are none to share the phases out to."""
-    board = subject.board
-    return None if board is None or find_clique(board) is None else find_packing(board)
-
-
 PACKING: Final[Reason[Packing]] = Reason(
     evidence="packing: cliques that share the phases out between them, each with a conflict of its own",
-    find=_find_packing,
+    # Where no clique is found, there are none to share the phases out to.
+    find=lambda subject, limits: find_packing(subject.board) if find_clique(subject.board) else None,
     bound=_beyond_counting,
     data=packing_data,
     sentences=packing_sentences,
@@ -150,10 +145,9 @@ PACKING: Final[Reason[Packing]] = Reason(
 
 
 def _find_parity(subject: Subject, limits: SearchLimits) -> Parity | None:
-    if subject.board is None or current().spent:
+    if current().spent:
         return None
-    most = _BRIEF_PARITY_PHASES if limits.briefly else parity.MAX_PHASES
-    return find_parity(subject.board, most)
+    return find_parity(subject.board, _BRIEF_PARITY_PHASES if limits.briefly else parity.MAX_PHASES)
 
 
 PARITY: Final[Reason[Parity]] = Reason(
@@ -185,8 +179,8 @@ def _solver_data(subject: Subject, problem: Problem, assignment: FreeAssignment)
     allowed = most / lanes.weight_unit
     asks = f"is there a placement of vectors in banks with a weighted excess of {allowed:g} or less?"
     # Where one more conflict than counting gives is too many, the question needs no sums: CNF can say it.
-    least_weight = min((phase.weight for phase in board.phases), default=0) if board is not None else 0
-    no_more = board is not None and most < board.counted_excess + least_weight
+    least_weight = min((phase.weight for phase in board.phases), default=0)
+    no_more = most < board.counted_excess + least_weight
     text = question(phase_sets(lanes, problem.tile), lanes, problem.tile, None if no_more else most)
     return {"asks": asks, "answer": "no", "cp_sat": text, "dimacs": dimacs(text, f"{problem.name}: {asks}")}
 

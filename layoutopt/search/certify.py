@@ -40,7 +40,7 @@ from layoutopt.model.placement import FreeAssignment
 from layoutopt.problems.answer import EVERY_LAYOUT, Arrangement, Bound, Proof, Result, Status
 from layoutopt.problems.same_layout import groups
 from layoutopt.problems.types import Block, Problem
-from layoutopt.proof.board import Subject, subject_of
+from layoutopt.proof.board import NO_BOARD, Subject, subject_of
 from layoutopt.proof.reasons import (
     BY_HAND,
     CLIQUE,
@@ -242,7 +242,7 @@ def _evidence(subject: Subject, bound: int, scope: str) -> _Evidence:
         return _Evidence("no excess is negative", {})
     if scope != EVERY_LAYOUT:
         return _Evidence(SEARCH, {})
-    if subject.board is None:
+    if subject.board is NO_BOARD:
         return _Evidence(COUNTING.evidence, {})
     findings: dict[Reason[Any], Any] = {}
     for reason in BY_HAND:
