@@ -11,13 +11,12 @@ An order of elements that no dimensions in another order give is cut out of the 
 
 import itertools
 import math
-from collections.abc import Iterator
 from functools import cached_property
 from typing import Final, NamedTuple
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from layoutopt.errors import ProblemFileError, under
 from layoutopt.expressions.grammar import Const, Node, Op, Var, joined, parse, substituted, to_text
@@ -41,34 +40,23 @@ class Step(NamedTuple):
     distance: int
 
 
-class Piece(NamedTuple):
-    """`x_dim // divide % size` of the tile's own coordinates."""
-
-    dim: int
-    divide: int
-    size: int
-
-
 class View(Struct, frozen=True, dict=True):
-    """New coordinates of a tile, each a mixed-radix number whose digits are pieces of the tile's own."""
+    """New coordinates of a tile, each a sum of digits of the tile's own coordinates times their strides."""
 
     shape: tuple[int, ...]  # of the tile itself
-    # The pieces of every new coordinate, fastest piece first; the slowest coordinate first
-    dims: tuple[tuple[Piece, ...], ...]
+    # The digits of every new coordinate, the fastest first; the slowest coordinate first
+    dims: tuple[tuple[Digit, ...], ...]
 
     @property
     def seen_shape(self) -> tuple[int, ...]:
         """Extents of the new coordinates."""
-        return tuple(math.prod(piece.size for piece in pieces) for pieces in self.dims)
+        return tuple(math.prod(digit.size for digit in digits) for digits in self.dims)
 
     @cached_property
     def tile_index(self) -> IntArray:
         """int64 row-major index in the tile itself, by row-major index in the view: shape (elements,)."""
         x = np.indices(self.shape, sparse=True)
-        seen = [
-            sum(x[p.dim] // p.divide % p.size * stride for p, stride in _with_strides(pieces))
-            for pieces in self.dims
-        ]
+        seen = [sum(x[d.dim] // d.divide % d.size * d.stride for d in digits) for digits in self.dims]
         seen_index = np.ravel_multi_index(np.broadcast_arrays(*seen), self.seen_shape).ravel()
         return np.argsort(seen_index)
 
@@ -93,17 +81,17 @@ class View(Struct, frozen=True, dict=True):
     def _index(self, access: Access) -> tuple[str, ...]:
         variables = frozenset({"tid", "lane", "warp", *access.loops, *access.any})
         tile_index = [parse(str(text), variables) for text in access.index]
-        return tuple(to_text(self._coordinate(pieces, tile_index)) for pieces in self.dims)
+        return tuple(to_text(self._coordinate(digits, tile_index)) for digits in self.dims)
 
-    def _coordinate(self, pieces: tuple[Piece, ...], tile_coordinates: list[Node]) -> Node:
-        """The view's coordinate of these pieces, out of expressions for the tile's own coordinates."""
+    def _coordinate(self, digits: tuple[Digit, ...], tile_coordinates: list[Node]) -> Node:
+        """The view's coordinate of these digits, out of expressions for the tile's own coordinates."""
         terms = []
-        for piece, stride in _with_strides(pieces):
-            node = tile_coordinates[piece.dim]
-            if piece.divide > 1:
-                node = Op("//", (node, Const(piece.divide)))
-            if piece.divide * piece.size < self.shape[piece.dim]:
-                node = Op("%", (node, Const(piece.size)))
+        for dim, divide, size, stride in map(astuple, digits):
+            node = tile_coordinates[dim]
+            if divide > 1:
+                node = Op("//", (node, Const(divide)))
+            if divide * size < self.shape[dim]:
+                node = Op("%", (node, Const(size)))
             if stride > 1:
                 node = Op("*", (node, Const(stride)))
             terms.append(node)
@@ -111,14 +99,14 @@ class View(Struct, frozen=True, dict=True):
 
     def offset(self, offset: Node) -> Node:
         """An offset formula over the tile's own coordinates, rewritten over those of the view."""
-        terms: dict[str, list[Node]] = {}
-        for k, pieces in enumerate(self.dims):
-            for piece, stride in _with_strides(pieces):
-                digit: Node = Var(f"x{k}")
-                if len(pieces) > 1:
-                    digit = Op("%", (Op("//", (digit, Const(stride))), Const(piece.size)))
-                terms.setdefault(f"x{piece.dim}", []).append(Op("*", (digit, Const(piece.divide))))
-        offset = substituted(offset, {name: joined("+", digits) for name, digits in terms.items()})
+        terms: dict[str, list[Node]] = {}  # by coordinate of the tile, what digits of the view's make it up
+        for k, digits in enumerate(self.dims):
+            for digit in digits:
+                value: Node = Var(f"x{k}")
+                if len(digits) > 1:
+                    value = Op("%", (Op("//", (value, Const(digit.stride))), Const(digit.size)))
+                terms.setdefault(f"x{digit.dim}", []).append(Op("*", (value, Const(digit.divide))))
+        offset = substituted(offset, {name: joined("+", parts) for name, parts in terms.items()})
         return simplify(offset, coordinate_ranges(self.seen_shape))
 
     def tile_layout(self, layout: Layout) -> Layout:
@@ -133,24 +121,20 @@ class View(Struct, frozen=True, dict=True):
         return replace(layout, shape=self.shape, digits=tuple(digits))
 
     def _tile_digits(self, digit: Digit) -> list[Digit]:
-        """A digit of a coordinate of the view as digits of the tile's own coordinates, slowest first."""
-        digits = []
-        for piece, stride in _with_strides(self.dims[digit.dim]):
-            low, high = max(digit.divide, stride), min(digit.divide * digit.size, stride * piece.size)
-            if len(self.dims[digit.dim]) == 1:
-                high = digit.divide * digit.size
+        """A digit of a coordinate of the view as digits of the tile's own coordinates, slowest first.
+
+        It covers the values from its `divide` to its end; what of them each part of the coordinate covers is
+        a digit of the tile's.
+        """
+        end, parts, digits = digit.divide * digit.size, self.dims[digit.dim], []
+        for part in parts:
+            low, high = max(digit.divide, part.stride), min(end, part.stride * part.size)
+            if len(parts) == 1:
+                high = end
             if low < high:
-                offset_stride = digit.stride * (low // digit.divide)
-                digits.append(Digit(piece.dim, piece.divide * (low // stride), high // low, offset_stride))
+                stride = digit.stride * (low // digit.divide)
+                digits.append(Digit(part.dim, part.divide * (low // part.stride), high // low, stride))
         return digits[::-1]
-
-
-def _with_strides(pieces: tuple[Piece, ...]) -> Iterator[tuple[Piece, int]]:
-    """Each piece of a coordinate, fastest first, with what it is multiplied by there."""
-    stride = 1
-    for piece in pieces:
-        yield piece, stride
-        stride *= piece.size
 
 
 def view_of(problem: Problem) -> View | None:
@@ -193,19 +177,20 @@ def view_along(shape: tuple[int, ...], steps: list[Step]) -> View | None:
         if last == len(shape) - 1:
             return None
         order = [*(d for d in range(len(shape)) if d != last), last]
-        return View(shape, tuple((Piece(d, 1, shape[d]),) for d in order))
-    outer = []
+        return View(shape, tuple((Digit(d, 1, shape[d], 1),) for d in order))
+    outer = []  # what is left of each coordinate between the bits that a vector's elements count
     for d, extent in enumerate(shape):
         in_vector = sorted(step.distance for step in steps if step.dim == d)
         cuts = sorted({1, *in_vector, *(2 * distance for distance in in_vector), extent})
-        pieces = [Piece(d, low, high // low) for low, high in itertools.pairwise(cuts)] or [Piece(d, 1, 1)]
-        outer += [(piece,) for piece in reversed(pieces) if piece.divide not in in_vector]
-    inner: list[Piece] = []
-    for dim, distance in steps:
-        if inner and inner[-1].dim == dim and inner[-1].divide * inner[-1].size == distance:
-            inner[-1] = inner[-1]._replace(size=2 * inner[-1].size)
+        pairs = [*itertools.pairwise(cuts)] or [(1, 1)]
+        outer += [(Digit(d, low, high // low, 1),) for low, high in reversed(pairs) if low not in in_vector]
+    inner: list[Digit] = []
+    for k, (dim, distance) in enumerate(steps):
+        before = inner[-1] if inner else None
+        if before is not None and (before.dim, before.divide * before.size) == (dim, distance):
+            inner[-1] = replace(before, size=2 * before.size)
         else:
-            inner.append(Piece(dim, distance, 2))
+            inner.append(Digit(dim, distance, 2, 1 << k))
     if len(outer) >= MAX_DIMS:
         raise ProblemFileError("accesses", f"vectors would cut the tile into more than {MAX_DIMS} dimensions")
     return View(shape, (*outer, tuple(inner)))
