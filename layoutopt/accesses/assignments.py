@@ -410,21 +410,21 @@ def _merged(digits: Sequence[Digit]) -> list[Digit]:
 
 
 def _digit_of_number(work: Work, divide: int, size: int) -> Node:
-    """`(tid + threads * i) // divide % size` for the number of a unit, if possible without adding tid and i.
+    """A digit of the number of a unit, `(tid + threads * i) // divide % size`, in round i.
 
-    The slowest digit needs no remainder.
+    Where it can be, it is a digit of `tid` alone, of `i` alone, or the sum of one of each, which cost less.
     """
     threads, tid, i = work.threads, Var("tid"), Var("i")
-    slowest = divide * size == work.units
+    is_slowest = divide * size == work.units
 
     def within(node: Node, extent: int) -> Node:
-        return node if slowest else Op("%", (node, Const(extent)))
+        return node if is_slowest else Op("%", (node, Const(extent)))  # the slowest digit has no larger value
 
-    per_round = threads // divide
-    if threads % divide == 0 and (slowest or size % per_round == 0 or per_round % size == 0):
-        turn = within(i, max(1, size // per_round))
-        own = within(Op("//", (tid, Const(divide))), size)
-        return Op("+", (own, Op("*", (Const(per_round), turn))))
+    per_round = threads // divide  # values that the threads of one round have, before the remainder
+    if threads % divide == 0 and (is_slowest or size % per_round == 0 or per_round % size == 0):
+        of_thread = within(Op("//", (tid, Const(divide))), size)
+        of_round = within(i, max(1, size // per_round))
+        return Op("+", (of_thread, Op("*", (Const(per_round), of_round))))
     if divide % threads == 0:
         return within(Op("//", (i, Const(divide // threads))), size)
     return within(Op("//", (Op("+", (tid, Op("*", (Const(threads), i)))), Const(divide))), size)

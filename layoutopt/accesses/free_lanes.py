@@ -102,10 +102,10 @@ def _wrong_cover(
         return "takes threads that the file's does not"
     size = work.segment
     if size == 1 or work.threads % size or math.prod(work.extents) % size:
-        return None
+        return None  # no assignment covers whole segments only
     unit = _units(work, np.where(active, element, -1), shape)
     warps = np.broadcast_to((np.arange(work.threads) + work.first) // lanes, unit.shape)
-    whole = _in_turn(unit, size) or _in_warps(unit, size, warps)
+    whole = _by_neighbours(unit, size) or _by_instructions(unit, size, warps)
     return None if whole else f"does not cover whole segments of {size} units"
 
 
@@ -118,14 +118,14 @@ def _units(work: Work, element: IntArray, shape: Sequence[int]) -> IntArray:
     return np.where(element < 0, -1, number)
 
 
-def _in_turn(unit: IntArray, size: int) -> bool:
+def _by_neighbours(unit: IntArray, size: int) -> bool:
     """Whether neighbours, `size` at a time, cover a segment or nothing."""
     groups = np.sort(unit.reshape(-1, size), axis=1)
     whole = (groups[:, :1] % size == 0) & (groups == groups[:, :1] + np.arange(size))
     return bool((whole | (groups < 0)).all())
 
 
-def _in_warps(unit: IntArray, size: int, warps: IntArray) -> bool:
+def _by_instructions(unit: IntArray, size: int, warps: IntArray) -> bool:
     """Whether every instruction covers whole segments."""
     rows = np.broadcast_to(np.arange(len(unit))[:, None], unit.shape)
     met = np.stack([rows, warps, unit // size], axis=-1)[unit >= 0]

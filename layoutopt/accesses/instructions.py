@@ -133,9 +133,9 @@ def with_given_instructions(access: Access) -> Access:
 def vector_orders(free: Sequence[Owned], fixed: Sequence[Step]) -> list[tuple[Step, ...]]:
     """Candidate orders of elements in a vector: tuples of steps, each of which doubles the vector.
 
-    An order is extended by every step that some access has (`Owned.steps`); of steps that the same accesses
-    have, by the first whose elements are nearest in the file's order, as the others give vectors as wide. The
-    rows of matrix instructions follow.
+    An access has a vector of an order as far as it has its steps (`Owned.steps`). An order is extended by
+    each step in turn: of those that leave the same accesses their vectors, by the one whose elements are
+    nearest in the file's order, as the others give vectors as wide. The rows of matrix instructions follow.
 
     Args:
         free: accesses whose instructions are free.
@@ -150,17 +150,17 @@ def vector_orders(free: Sequence[Owned], fixed: Sequence[Step]) -> list[tuple[St
     ranked = sorted({step for access in free for step in access.steps}, key=rank)
     orders: list[tuple[Step, ...]] = []
 
-    def extend(order: tuple[Step, ...], having: frozenset[int]) -> None:
-        """Add an order, whose steps the accesses with the numbers `having` have, and its extensions."""
+    def extend(order: tuple[Step, ...], vectorised: frozenset[int]) -> None:
+        """Add an order, a vector of the accesses with the numbers `vectorised`, and what extends it."""
         if len(orders) >= _MOST_ORDERS:
             return
         orders.append(order)
         tried: set[frozenset[int]] = {frozenset()}
         for step in ranked if len(order) < longest else ():
-            still_having = frozenset(a.number for a in free if a.number in having and step in a.steps)
-            if step not in order and still_having not in tried:
-                tried.add(still_having)
-                extend((*order, step), still_having)
+            still = frozenset(a.number for a in free if a.number in vectorised and step in a.steps)
+            if step not in order and still not in tried:
+                tried.add(still)
+                extend((*order, step), still)
 
     start = tuple(fixed)
     extend(start, frozenset(access.number for access in free if access.steps.issuperset(start)))
@@ -173,8 +173,10 @@ def vector_orders(free: Sequence[Owned], fixed: Sequence[Step]) -> list[tuple[St
 def _matrix_rows(access: Owned, longest: int) -> Iterator[tuple[Step, ...]]:
     """Orders of the 16 bytes of a matrix row as lanes hold them after ldmatrix, plain and transposed.
 
-    Plain, each of four lanes holds a word of the row; transposed, each of eight lanes, four apart, holds
-    one element.
+    Plain, four lanes side by side hold a word of the row each, in which elements follow one another as in the
+    thread's order; transposed, eight lanes, four apart, hold an element each.
+
+    `longest`: steps between the elements of a row.
     """
     in_word = sorted(access.steps, key=access.order_distance)[: longest - 2]
     for steps, lanes in ((in_word, (1, 2)), ([], (4, 8, 16))):

@@ -52,7 +52,10 @@ class Ownership(Struct, frozen=True):
         return bool((np.sort(partner, axis=1) == np.sort(self.element, axis=1)).all())
 
     def order_distance(self, step: Step) -> int:
-        """Position, in its thread's order, of the element a step from a thread's first; `step` is closed."""
+        """How many places a step leads on in a thread's order: from its first element to that one's partner.
+
+        The thread is the first that has elements; `is_closed(step)`.
+        """
         elements = self.element[int((self.element[:, 0] >= 0).argmax())]
         stride = step.distance * self._stride(step.dim)
         to_partner = -stride if self._in_second_half(step, elements[:1])[0] else stride
@@ -78,33 +81,38 @@ class Ownership(Struct, frozen=True):
     def matrix_row_starts(
         self, operation: Operation, bits: int, lanes: int, row: Sequence[Step], word: Sequence[Step]
     ) -> IntArray | None:
-        """First elements that lanes address in matrix instructions that give every thread its own elements.
+        """First elements that lanes address in instructions that hand every thread its own elements.
 
         Args:
-            operation: of the instructions.
+            operation: of the instructions: matrices, or AMD's transposing loads.
             bits: of an element.
             lanes: of a warp.
             row: steps from the element at an address to those behind it.
-            word: steps under which values lie side by side in a register.
+            word: steps between the elements that one register holds.
 
         Returns:
             int64, shape (threads, instructions); None where they deliver other elements, or in another order.
         """
         source_lane, position = register_sources(operation, bits, lanes)
         values = position.shape[1]
+        # The elements of each thread in the order of its registers: words in its order, each word's together.
         held = self.vector_starts(word)[..., None] + vector_offsets(word, self.shape)
         if (self.element < 0).any() or len(held) % lanes or held[0].size % values:
             return None
         instructions = held[0].size // values
-        held = held.reshape(-1, lanes, instructions, values).swapaxes(1, 2)
+        held = held.reshape(-1, lanes, instructions, values).swapaxes(1, 2)  # by warp and instruction
+        # An element says in which row it lies, and at which position there.
         row_start, position_held = self._vector_start(row, held), np.zeros_like(held)
         for k, step in enumerate(row):
             position_held |= self._in_second_half(step, held) << k
-        starts = np.full(held.shape[:3], -1, np.int64)
-        starts[..., source_lane] = np.where(position_held == position, row_start, -1)
-        starts = starts[..., np.arange(lanes) % (ROWS * operation.matrices or lanes)]
-        if (position_held != position).any() or (starts[..., source_lane] != row_start).any():
+        if (position_held != position).any():
             return None
+        # So the lane from whose address a value comes must address its row; all values must agree on that.
+        starts = np.full(held.shape[:3], -1, np.int64)
+        starts[..., source_lane] = row_start
+        if (starts[..., source_lane] != row_start).any():
+            return None
+        starts = starts[..., np.arange(lanes) % (ROWS * operation.matrices or lanes)]
         return starts.swapaxes(1, 2).reshape(len(self.element), instructions)
 
     def _stride(self, dim: int) -> int:
@@ -127,6 +135,7 @@ def distinct_in_order(values: IntArray) -> IntArray:
 
     Rows are filled with -1 to the length of the longest.
     """
+    # In stable order of the values, all but the first of equal ones are repetitions.
     order = np.argsort(values, axis=1, kind="stable")
     rising = np.take_along_axis(values, order, axis=1)
     repeated = np.zeros(values.shape, bool)
@@ -260,7 +269,7 @@ def index_fields(
         lanes: of a warp.
         active: bool, same shape: who takes part; if left out, who has an address.
         matrices: of a matrix instruction, of which the first lanes of a warp, 8 a matrix, give addresses.
-        fields: what gave `starts` and `active`, for errors.
+        fields: what gave `starts`, and what gave `active`, for errors.
 
     Raises:
         ProblemFileError: no lane takes part, or no formula is found and a table would be too long.
@@ -268,6 +277,7 @@ def index_fields(
     threads, iterations = starts.shape
     active = starts >= 0 if active is None else active
     addressing_lanes = ROWS * matrices or lanes
+    # Only these addresses count: formulas may give others anything.
     known = active & (starts >= 0) & (np.arange(threads) % lanes < addressing_lanes)[:, None]
     if not known.any():
         raise ProblemFileError(fields[1], "no lane with an address takes part")

@@ -255,6 +255,7 @@ def _evaluated(
     for d, text in enumerate(access.index):
         field = f"index[{d}]"
         value = np.broadcast_to(_evaluate(str(text), field, env, active, who), shape)
+        # Elements side by side along this dimension; and, of a `vector`, the bits that count its elements.
         span = covered if d == len(tile.shape) - 1 and access.vector is None else 1
         step_bits = sum(step.distance for step in steps if step.dim == d)
         misaligned = value % span != 0 if span > 1 else value & step_bits != 0
