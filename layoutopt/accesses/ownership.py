@@ -296,10 +296,9 @@ def index_fields(
 
     coordinates = np.unravel_index(np.where(known, starts, 0), tuple(shape))
     nodes = [formula(values) for values in coordinates]
+    ranges = expression_ranges(threads, lanes, loops)
     if any(node is None for node in nodes):
-        nodes = (
-            _from_one_index(coordinates, shape, formula, expression_ranges(threads, lanes, loops)) or nodes
-        )
+        nodes = _from_one_index(coordinates, shape, formula, ranges) or nodes
     index = [
         table_text(values, fields[0]) if node is None else to_text(node)
         for node, values in zip(nodes, coordinates, strict=True)

@@ -172,15 +172,13 @@ def environment(
         ProblemFileError: the loops run too often.
     """
     tid = np.arange(threads, dtype=np.int64)[None, :]
-    total = math.prod(access.loops.values())
-    if total > MAX_LANE_ACCESSES:
+    trips = tuple(access.loops.values())
+    if (total := math.prod(trips)) > MAX_LANE_ACCESSES:
         raise ProblemFileError("", f"the loops of access {access.name!r} run {total} times; too often")
-    number: IntArray = (np.arange(total) if iterations is None else np.array(iterations, np.int64))[:, None]
-    loops = {}
-    for name, trips in reversed(access.loops.items()):
-        number, loops[name] = np.divmod(number, max(1, trips))
-    values = {name: loops[name] for name in access.loops}
-    return {"tid": tid, "lane": tid % lanes, "warp": tid // lanes, **values}
+    number = np.arange(total) if iterations is None else np.array(iterations, np.int64)
+    values = np.unravel_index(number[:, None], trips) if trips else ()
+    loops = dict(zip(access.loops, values, strict=True))
+    return {"tid": tid, "lane": tid % lanes, "warp": tid // lanes, **loops}
 
 
 def _unweighted(access: Access, problem: Problem, device: Device) -> LaneTrace:

@@ -283,13 +283,17 @@ def _offset(plan: Plan, dialect: Dialect) -> list[str]:
 def _table(plan: Plan, dialect: Dialect) -> list[str]:
     """The offsets and lanes that no formula gives."""
     lines: list[str] = []
+    unit = f"in units of {plan.element_bytes} bytes"
+    note = f"// What the offset looks up, {unit}."
+    if isinstance(plan.offset, Lookup):
+        note = f"// Offset of an element by its row-major index, {unit}."
     offsets = sorted({(table.name, table.values) for table in lookups(plan.offset)})
     lanes = [(name, values) for access in plan.accesses for values, name in access.tables.items()]
     for name, values in [*offsets, *lanes]:
         kind = "unsigned short" if max(values) < 1 << 16 else "unsigned int"
         rows = [", ".join(map(str, values[at : at + 16])) for at in range(0, len(values), 16)]
         lines += [
-            _table_note(plan) if (name, values) in offsets else "// Whose piece a thread handles.",
+            note if (name, values) in offsets else "// Whose piece a thread handles.",
             f"{dialect.table} {kind} {name}_table[{len(values)}] = {{",
             *(f"    {row}," for row in rows),
             "};",
@@ -299,13 +303,6 @@ def _table(plan: Plan, dialect: Dialect) -> list[str]:
             "",
         ]
     return lines
-
-
-def _table_note(plan: Plan) -> str:
-    """What the numbers of the table are."""
-    if isinstance(plan.offset, Lookup):
-        return f"// Offset of an element by its row-major index, in units of {plan.element_bytes} bytes."
-    return f"// What the offset looks up, in units of {plan.element_bytes} bytes."
 
 
 def _bit_shift(plan: Plan, dialect: Dialect) -> list[str]:

@@ -112,22 +112,16 @@ def tiling(plan: Plan) -> Tiling | None:
     offsets = plan.table // plan.element_bytes
     if not 2 <= offsets.ndim <= 3 or plan.element_bytes not in _BY_SIZE:
         return None
-    dims = _dims(plan)
+    # M or N, then K, then what numbers matrices; where no matrix is read, as in the tile.
+    last = offsets.ndim - 1
+    read = [a.descriptor for a in plan.by_hardware if isinstance(a.descriptor, MatrixDescriptor)]
+    swapped = bool(read) and read[0].k_dim == last - 1
+    dims = (last, last - 1, *range(last - 1)) if swapped else (last - 1, last, *range(last - 1))
     turned = offsets.transpose(dims)
     for name, step, table in tilings(turned.shape, plan.element_bytes):
         if (table == turned).all():
             return Tiling(name, step, dims)
     return None
-
-
-def _dims(plan: Plan) -> tuple[int, ...]:
-    """M or N, then K, then what numbers matrices; where no matrix is read, as in the tile."""
-    count = plan.table.ndim
-    last = (count - 2, count - 1)
-    found = [a.descriptor for a in plan.by_hardware if isinstance(a.descriptor, MatrixDescriptor)]
-    if found and found[0].k_dim == count - 2:
-        last = (count - 1, count - 2)
-    return (*last, *range(count - 2))
 
 
 def tilings(shape: tuple[int, ...], size: int) -> Iterator[tuple[str, str, IntArray]]:

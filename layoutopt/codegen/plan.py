@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from layoutopt.accesses.trace import LaneTrace, trace
 from layoutopt.codegen.c_text import HELPERS
@@ -199,10 +199,13 @@ def make_plan(
     problem, reports, about = _with_formulas(problem, reports, about)
     lanes = trace(problem, gpu)
     codes = index_code(problem, lanes, offset, table, unit_bytes) if problem.accesses else ()
-    accesses = [
-        _access_plan(_own_name(f"{name}_{identifier(a.name)}", used), a, part, report, code)
-        for a, part, report, code in zip(problem.accesses, lanes.accesses, reports, codes, strict=True)
-    ]
+    accesses = []
+    for access, part, report, code in zip(problem.accesses, lanes.accesses, reports, codes, strict=True):
+        own_name = _own_name(f"{name}_{identifier(access.name)}", used)
+        found = tables(map(str, (*access.index, access.where or 0)))
+        named = {values: f"{own_name}_lanes{k or ''}" for k, values in enumerate(found)}
+        own = code.form, code.active, code.ranges, code.start, code.instructions
+        accesses.append(AccessPlan(*own, own_name, access, part, report, named))
     return Plan(
         name=name,
         problem=problem,
@@ -224,15 +227,6 @@ def _named(node: Node, name: str) -> Node:
     return with_parts(node, lambda part: _named(part, name))
 
 
-def _access_plan(
-    name: str, access: Access, lanes: LaneTrace, report: AccessReport, code: IndexCode
-) -> AccessPlan:
-    found = tables(map(str, (*access.index, access.where or 0)))
-    named = {values: f"{name}_lanes{k or ''}" for k, values in enumerate(found)}
-    own = code.form, code.active, code.ranges, code.start, code.instructions
-    return AccessPlan(*own, name, access, lanes, report, named)
-
-
 def _with_formulas(
     problem: Problem, reports: Sequence[AccessReport], about: Sequence[str]
 ) -> tuple[Problem, list[AccessReport], list[str]]:
@@ -248,7 +242,7 @@ def _with_formulas(
         if r.index is not None
     ]
     return (
-        msgspec.structs.replace(problem, accesses=kept),
+        replace(problem, accesses=kept),
         [report for report in reports if report.name in {access.name for access in kept}],
         [*about, *told],
     )

@@ -77,7 +77,11 @@ def copied(text: str, tile: Sequence[int], op: str) -> tuple[IntArray, str]:
     Raises:
         ProblemFileError: a line is missing or not read here, or the tile is no multiple of the tiler.
     """
-    tiler = _tiler(text)
+    printed = _line(text, "Tiler_MN", "Tiler_MN")
+    tiler = tuple(map(int, re.findall(r"\d+", printed)))
+    if _EXTENTS.fullmatch(printed) is None or not all(tiler):
+        wrong = f"Tiler_MN {printed[:60]!r} is read where it is extents, such as (_16,_64)"
+        raise ProblemFileError("", wrong)
     repeats = _repeats(tiler, tile, "the TiledCopy", " (Tiler_MN)")
     place = _grid(text, "TiledLayout_TV", MAX_VALUES // math.prod(repeats))
     if "ValLayoutRef:" in text:
@@ -178,15 +182,6 @@ def _matrices(reference: IntArray, shared: IntArray, op: str) -> str:
         raise ProblemFileError("", "a Copy_Atom whose two sides differ is read where it moves 8x8 matrices")
     across = "" if reference[0, 1] == reference[0, 0] + 1 else ".trans"
     return f"{'ldmatrix' if op == 'load' else 'stmatrix'}.x{rows // _MATRIX_ROWS}{across}"
-
-
-def _tiler(text: str) -> tuple[int, ...]:
-    given = _line(text, "Tiler_MN", "Tiler_MN")
-    extents = tuple(map(int, re.findall(r"\d+", given)))
-    if _EXTENTS.fullmatch(given) is None or not all(extents):
-        wrong = f"Tiler_MN {given[:60]!r} is read where it is extents, such as (_16,_64)"
-        raise ProblemFileError("", wrong)
-    return extents
 
 
 def _grid(text: str, pattern: str, most: int, name: str = "") -> IntArray:
