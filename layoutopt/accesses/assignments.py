@@ -191,17 +191,17 @@ def _work_of_lanes(problem: Problem, access: Access, lanes: LaneTrace) -> Work:
     if not len(active_threads):
         raise ProblemFileError("where", "no lane takes part, so that nothing is covered")
     first, threads = int(active_threads[0]), int(active_threads[-1] - active_threads[0]) + 1
-    shape, piece = problem.tile.shape, lanes.width_elements
+    shape, width = problem.tile.shape, lanes.width_elements
     covered = np.sort(lanes.element[lanes.active])
     if (twice := np.flatnonzero(covered[1:] == covered[:-1])).size:
         element = [int(c) for c in np.unravel_index(covered[twice[0]], shape)]
         raise ProblemFileError("index", f"free lanes cover every element once; {element} is met twice")
     starts = np.unravel_index(covered, shape)
     begin = [int(c.min()) for c in starts]
-    end = [int(c.max()) + 1 for c in starts[:-1]] + [int(starts[-1].max()) + piece]
-    if math.prod(high - low for low, high in zip(begin, end, strict=True)) != len(covered) * piece:
+    end = [int(c.max()) + 1 for c in starts[:-1]] + [int(starts[-1].max()) + width]
+    if math.prod(high - low for low, high in zip(begin, end, strict=True)) != len(covered) * width:
         raise ProblemFileError("index", "free lanes cover a box of the tile, without gaps")
-    work = work_on_box(problem, access, begin, end, first, threads, piece)
+    work = work_on_box(problem, access, begin, end, first, threads, width)
     last_loop_steps = work.steps == 1 or next(reversed(access.loops.values()), 1) == work.steps
     if iterations == work.rounds * work.steps and last_loop_steps:
         work = replace(work, loops=access.loops)
@@ -215,7 +215,7 @@ def work_on_box(
     end: Sequence[int],
     first: int,
     threads: int,
-    piece: int,
+    width: int,
 ) -> Work:
     """How a box of the tile is cut into units and segments.
 
@@ -228,7 +228,7 @@ def work_on_box(
         access: who covers the box, and what it keeps to in global memory.
         begin, end: coordinates of the box's first element, and one behind its last.
         first, threads: the first thread that takes part, and how many do from there on.
-        piece: elements of one access along the last dimension.
+        width: elements of one access along the last dimension.
 
     Raises:
         ProblemFileError: units do not divide the box, or segments are no whole units.
@@ -237,15 +237,15 @@ def work_on_box(
     order = global_order(access, dims)
     fast, last = order[-1], dims - 1
     in_global = access.global_ or GlobalSide()
-    fast_piece = piece if fast == last else 1  # elements of an access along the fastest dimension
-    fast_bits = fast_piece * tile.element_bits
+    fast_width = width if fast == last else 1  # elements of an access along the fastest dimension
+    fast_bits = fast_width * tile.element_bits
     moved_bytes = in_global.bytes or max(1, fast_bits // 8)
     if 8 * moved_bytes % fast_bits and 8 * moved_bytes > fast_bits:
         wrong = f"{moved_bytes} bytes are no whole number of accesses to the tile"
         raise ProblemFileError("global.bytes", wrong)
     steps = max(1, 8 * moved_bytes // fast_bits)
     unit = [1] * dims
-    unit[last] = piece
+    unit[last] = width
     unit[fast] *= steps
     extents = []
     for d in range(dims):
@@ -259,7 +259,7 @@ def work_on_box(
     contiguous = in_global.contiguous or moved_bytes
     segment = _segment(contiguous, moved_bytes, max(moved_bytes, fast_bits // 8), extents[fast])
     return Work(
-        tuple(begin), tuple(unit), tuple(extents), order, steps, fast_piece, segment, first, threads,
+        tuple(begin), tuple(unit), tuple(extents), order, steps, fast_width, segment, first, threads,
         loops={}, slots=segment,
     ).with_own_loops()  # fmt: skip
 

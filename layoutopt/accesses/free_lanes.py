@@ -148,14 +148,14 @@ def with_padded_segments(free: FreeAccess, gpu: Device) -> FreeAccess | None:
 
 
 def can_deal(lanes: LaneTrace) -> bool:
-    """Whether a warp that covers the same pieces by other lanes may cost less: each is whole words."""
+    """Whether wavefronts may be saved where lanes of a warp change places: several phases, of whole words."""
     rule = lanes.rule
     plain = not (rule.serialises_equal or rule.split_words) and rule.row_words == 1
     return plain and len(rule.phases) > 1 and lanes.operation.width_bytes % rule.bank_bytes == 0
 
 
 def whole_warp(rule: PhaseRule) -> PhaseRule:
-    """The rule, if the lanes of a warp could be served in any order."""
+    """The rule, if all lanes of a warp were served in one phase."""
     return replace(rule, phases=(tuple(range(sum(map(len, rule.phases)))),), merges_pairs=False)
 
 

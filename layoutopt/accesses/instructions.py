@@ -217,11 +217,12 @@ def accesses_in_order(owner: Owned, steps: Sequence[Step], head: Problem, device
     if owner.size > WORD_BYTES or len(steps) < row_steps or device.lanes != 4 * ROWS:
         return
     row, word_steps = steps[:row_steps], (WORD_BYTES // owner.size).bit_length() - 1
+    plain = [(steps[:word_steps], False)]
     # Transposed, the two elements of a word lie in different rows: any step across rows may be theirs.
     across = sorted(owner.steps.difference(row), key=owner.order_distance) if owner.size == 2 else []
-    for words, transposed in ([steps[:word_steps]], False), ([[step] for step in across], True):
-        candidates = (_matrix_access(owner, row, word, transposed, head, device) for word in words)
-        if (access := next(filter(None, candidates), None)) is not None:
+    for candidates in plain, [([step], True) for step in across]:
+        made = (_matrix_access(owner, row, word, transposed, head, device) for word, transposed in candidates)
+        if (access := next(filter(None, made), None)) is not None:
             yield access
 
 

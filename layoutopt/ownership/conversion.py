@@ -181,16 +181,15 @@ def _convert(
 
     `layouts`: the source's and the destination's, by the field that gives them.
     """
-    every_bases = {f: bases_of(given, tile.shape, gpu.lanes, f) for f, given in layouts.items()}
+    by_field = {field: bases_of(given, tile.shape, gpu.lanes, field) for field, given in layouts.items()}
     _check_tile(tile)
     element_bits = tile.element_bytes.bit_length() - 1
     vectors = []
-    for field, bases in every_bases.items():
+    for field, bases in by_field.items():
         with under(field):
             vectors.append(_vectors(bases, tile.shape, threads, gpu.lanes))
+            _check_held(vectors[0], vectors[-1])  # the source holds its own
     source, destination = vectors
-    with under(field):
-        _check_held(source, destination)
     registers = 1 << len(source["register"]), 1 << len(destination["register"])
     made = partial(Conversion, target=gpu.name, registers=registers, element_bytes=tile.element_bytes)
     if copies := _copies_within_threads(source, destination):
@@ -291,14 +290,14 @@ def _lower_bound(source: Vectors, loaded: Side, element_bits: int, shared: Memor
     lanes = source["lane"]
     element_vectors = independent([*source["register"], *lanes, *source["warp"]])
     stored_bits = len(element_vectors) + element_bits
-    most = 0  # bytes that a wavefront of any store moves, as log2
+    moved_bits = [0]  # that a wavefront of each kind of store moves at most
     for (stores, bits), phase in shared.phases.items():
         if stores and bits >= element_bits:
             distinct = independent(sum_of_bits(lanes, mask) for mask in phase.lanes)
-            most = max(most, min(shared.wavefront_bits, bits + len(distinct)))
+            moved_bits.append(bits + len(distinct))
     if True in shared.matrices and element_bits <= 2:
-        most = max(most, min(shared.wavefront_bits, shared.word_bits + len(independent(lanes))))
-    store_wavefronts = 1 << max(0, stored_bits - most)
+        moved_bits.append(shared.word_bits + len(independent(lanes)))
+    store_wavefronts = 1 << max(0, stored_bits - min(shared.wavefront_bits, max(moved_bits)))
     return store_wavefronts + min(move.wavefronts for move in moves(loaded, element_bits, shared))
 
 

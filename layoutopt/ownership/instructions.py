@@ -106,6 +106,7 @@ class _Side:
         """The instructions of one round; warps whose elements come in another take no part in one."""
         warp_rounds = self.warp_places >> self.plan.offset_bits
         for warp_round in np.unique(warp_rounds).tolist():
+            # Rounds add up as places do: what warp 0 moves in this round, others move in another.
             starts = self.starts.get(round_ ^ warp_round, [])
             active = self.active & (warp_rounds == warp_round)[:, None]
             if self.move.kind == "vector":

@@ -223,8 +223,8 @@ class _Pair:
     def plan(self, room: Room) -> Plan | None:
         """The layout; None where the moves do not go together, or scratch is too small for them.
 
-        The lowest offset bits are those within V (see the module); then come the bits of banks and of
-        segments, lines of all banks; then those of rounds.
+        The lowest offset bits are those within V (see the module); then come the bits that choose a bank, and
+        those that choose a line of all banks; then those of rounds.
         """
         chain = self._row_vectors() if any(m.row_lanes for m in self.moves) else self._register_vectors()
         pairs = None if chain is None else self._pairs(chain)
@@ -250,11 +250,12 @@ class _Pair:
         wavefronts = 0
         for move, pair in zip(self.moves, pairs, strict=True):
             of_phase = independent([*move.phase_vectors, *([pair] if pair else [])])
+            # Those that bits within V tell apart lie in different banks already.
             same_word_place = kernel(of_phase, functionals[max(move.address_bits, self.word_bits) :])
             phases.append(independent(map(reduced, same_word_place)))
             wavefronts += move.wavefronts << max(0, len(phases[-1]) - bank_bits)
-        banks, segments = _apart(independent(map(reduced, space)), phases[0], phases[1], bank_bits)
-        offset = (*vectors, *banks, *segments)
+        banks, lines = _apart(independent(map(reduced, space)), phases[0], phases[1], bank_bits)
+        offset = (*vectors, *banks, *lines)
         return Plan(self.moves, (*offset, *map(reduced, rounds)), len(offset), pairs, wavefronts)
 
     def _register_vectors(self) -> list[int] | None:

@@ -213,6 +213,7 @@ def _occurrences(
     rule = access.rule
     word_bytes = rule.bank_bytes
     lane_words = range(max(1, access.operation.width_bytes // word_bytes))
+    # The words of each lane that are served together: all, or one after another where the device splits them.
     requests = [(k, [k]) for k in lane_words] if rule.split_words else [(None, [*lane_words])]
     instructions = zip(access.element.tolist(), access.active.tolist(), strict=True)
     for row, (element, active) in enumerate(instructions):
