@@ -55,6 +55,52 @@ class Clique(Struct, frozen=True):
     meetings: dict[tuple[int, int], int]  # for each pair, the index of a phase of the board that touches both
     excess: int  # weighted excess that every layout has because of it
 
+    def holds(self, subject: Subject) -> bool:
+        """Whether every pair meets where it is said to, by plain loops."""
+        board, words = subject.board, sorted(set(self.words))
+        if list(self.words) != words or not _exceeds_banks(board, self.view, words):
+            return False
+        counting = {i: set(phase.words) for i, phase in enumerate(board.phases) if phase.any_pair_costs}
+        touching = {w: {i for i, of_phase in counting.items() if w in of_phase} for w in words}
+        for u, v in itertools.combinations(words, 2):
+            both = touching[u] & touching[v]
+            if self.meetings[u, v] not in both or self.excess > sum(board.phases[i].weight for i in both):
+                return False
+        return True
+
+    def data(self, subject: Subject, problem: Problem) -> dict[str, Any]:
+        """The words as coordinates, with the meeting of every pair."""
+        board, number = subject.board, {w: n for n, w in enumerate(self.words)}
+        meetings = []
+        for pair, i in self.meetings.items():
+            first = board.phases[i].first
+            where, lanes = first.data(problem, subject.device), [first.lanes[w][0] for w in pair]
+            meetings.append({"words": [number[w] for w in pair], **where, "lanes": lanes})
+        return {
+            **board.view_data(self.view),
+            "excess": self.excess,
+            "words": [word_data(problem, w) for w in self.words],
+            "meetings": meetings,
+        }
+
+    def sentences(self, subject: Subject, problem: Problem) -> Iterator[str]:
+        """One text of several lines: the words, and where some pairs of them meet."""
+        data = self.data(subject, problem)
+        words = [str(tuple(w["element"])) for w in data["words"]]
+        lines = [
+            f"Clique: these {len(words)} words pairwise meet in some phase, so each needs a bank of its own, "
+            f"and there are {data['banks']}: {listed(words)}. For example"
+        ]
+        for meeting in data["meetings"][:_SHOWN]:
+            u, v = (words[n] for n in meeting["words"])
+            where = "".join(f", {name} = {value}" for name, value in meeting["iteration"].items())
+            lanes = " and ".join(map(str, meeting["lanes"]))
+            at = f"`{meeting['access']}`, warp {meeting['warp']}{where}, lanes {lanes}"
+            lines.append(f"    {u} and {v}: {at}")
+        if len(data["meetings"]) > _SHOWN:
+            lines.append(f"    and {len(data['meetings']) - _SHOWN} more pairs (--json has them all)")
+        yield "\n".join(lines)
+
 
 @lru_cache(4)
 def find_clique(board: Board) -> Clique | None:
@@ -139,58 +185,10 @@ def _clique_of(neighbours: list[int], size: int) -> list[int] | None:
     return sorted(found) if found is not None else None
 
 
-def clique_holds(subject: Subject, clique: Clique) -> bool:
-    """Whether every pair meets where it is said to, by plain loops."""
-    board, words = subject.board, sorted(set(clique.words))
-    if list(clique.words) != words or not _exceeds_banks(board, clique.view, words):
-        return False
-    counting = {i: set(phase.words) for i, phase in enumerate(board.phases) if phase.any_pair_costs}
-    touching = {w: {i for i, of_phase in counting.items() if w in of_phase} for w in words}
-    for u, v in itertools.combinations(words, 2):
-        both = touching[u] & touching[v]
-        if clique.meetings[u, v] not in both or clique.excess > sum(board.phases[i].weight for i in both):
-            return False
-    return True
-
-
 def _exceeds_banks(board: Board, view: View, words: Sequence[int]) -> bool:
     """Whether these are words of the view, and more than it has banks."""
     in_view = all(w in board.place for w in words) and len(board.within(words, view)) == len(words)
     return in_view and len(words) > board.view_banks(view)
-
-
-def clique_data(subject: Subject, problem: Problem, clique: Clique) -> dict[str, Any]:
-    """A clique as coordinates, with the meeting of every pair."""
-    board, number = subject.board, {w: n for n, w in enumerate(clique.words)}
-    meetings = []
-    for pair, i in clique.meetings.items():
-        first = board.phases[i].first
-        where, lanes = first.data(problem, subject.device), [first.lanes[w][0] for w in pair]
-        meetings.append({"words": [number[w] for w in pair], **where, "lanes": lanes})
-    return {
-        **board.view_data(clique.view),
-        "excess": clique.excess,
-        "words": [word_data(problem, w) for w in clique.words],
-        "meetings": meetings,
-    }
-
-
-def clique_sentences(subject: Subject, problem: Problem, clique: Clique) -> Iterator[str]:
-    """One text of several lines: the words of a clique, and where some pairs of them meet."""
-    data = clique_data(subject, problem, clique)
-    words = [str(tuple(w["element"])) for w in data["words"]]
-    lines = [
-        f"Clique: these {len(words)} words pairwise meet in some phase, so each needs a bank of its own, "
-        f"and there are {data['banks']}: {listed(words)}. For example"
-    ]
-    for meeting in data["meetings"][:_SHOWN]:
-        u, v = (words[n] for n in meeting["words"])
-        where = "".join(f", {name} = {value}" for name, value in meeting["iteration"].items())
-        lanes = " and ".join(map(str, meeting["lanes"]))
-        lines.append(f"    {u} and {v}: `{meeting['access']}`, warp {meeting['warp']}{where}, lanes {lanes}")
-    if len(data["meetings"]) > _SHOWN:
-        lines.append(f"    and {len(data['meetings']) - _SHOWN} more pairs (--json has them all)")
-    yield "\n".join(lines)
 
 
 # Several cliques --------------------------------------------------------------------------------
@@ -210,6 +208,53 @@ class Packing(Struct, frozen=True):
 
     shares: tuple[Share, ...]
     excess: int
+
+    def holds(self, subject: Subject) -> bool:
+        """Whether the theorem applies, by plain loops."""
+        board = subject.board
+        taken = [0] * len(board.phases)
+        for share in self.shares:
+            words, phases = set(share.words), [board.phases[i] for i in share.phases]
+            if not _exceeds_banks(board, share.view, [*words]) or share.weight < 0:
+                return False
+            if len(set(share.phases)) < len(phases) or not all(phase.any_pair_costs for phase in phases):
+                return False
+            sets, pairs = [set(phase.words) for phase in phases], itertools.combinations(words, 2)
+            if any(not any({u, v} <= of_phase for of_phase in sets) for u, v in pairs):
+                return False
+            for i in share.phases:
+                taken[i] += share.weight
+        within = all(share <= phase.weight for share, phase in zip(taken, board.phases, strict=True))
+        return within and self.excess <= sum(share.weight for share in self.shares)
+
+    def data(self, subject: Subject, problem: Problem) -> dict[str, Any]:
+        """The cliques: their words, the phases in which these meet, and their shares."""
+        board = subject.board
+        cliques = [
+            {
+                **board.view_data(share.view),
+                "share": share.weight,
+                "words": [word_data(problem, w) for w in share.words],
+                "phases": [board.phases[i].first.phase_data(problem, subject.device) for i in share.phases],
+            }
+            for share in self.shares
+        ]
+        return {"excess": self.excess, "cliques": cliques}
+
+    def sentences(self, subject: Subject, _: Problem) -> Iterator[str]:
+        """How many cliques there are, of which accesses, and what they force together."""
+        board, first = subject.board, self.shares[0]
+        first_words, first_banks = len(first.words), board.view_banks(first.view)
+        names = listed(
+            subject.named({board.phases[i].first.access for share in self.shares for i in share.phases})
+        )
+        yield (
+            f"Packing: {len(self.shares)} cliques of {names}, each of more words than banks that pairwise "
+            f"meet in three phases (the first: {first_words} words for {first_banks} banks), "
+            "so that one of the three has a conflict. Each takes a share of the weight of its phases, all "
+            f"together no more than there is: in all {subject.in_weights(self.excess)} "
+            "that no layout avoids (solve --certificate writes the cliques)."
+        )
 
 
 def find_packing(board: Board) -> Packing | None:
@@ -286,53 +331,3 @@ def _shared_out(cliques: Sequence[tuple[int, ...]], weights: Sequence[int]) -> l
     model.minimise([(share, -1) for share in shares])
     found = model.solve(effort=_EFFORT)
     return list(found.values) if found.values and sum(found.values) > sum(greedy) else greedy
-
-
-def packing_holds(subject: Subject, packing: Packing) -> bool:
-    """Whether the theorem applies, by plain loops."""
-    board = subject.board
-    taken = [0] * len(board.phases)
-    for share in packing.shares:
-        words, phases = set(share.words), [board.phases[i] for i in share.phases]
-        if not _exceeds_banks(board, share.view, [*words]) or share.weight < 0:
-            return False
-        if len(set(share.phases)) < len(phases) or not all(phase.any_pair_costs for phase in phases):
-            return False
-        sets = [set(phase.words) for phase in phases]
-        if any(not any({u, v} <= of_phase for of_phase in sets) for u, v in itertools.combinations(words, 2)):
-            return False
-        for i in share.phases:
-            taken[i] += share.weight
-    within = all(share <= phase.weight for share, phase in zip(taken, board.phases, strict=True))
-    return within and packing.excess <= sum(share.weight for share in packing.shares)
-
-
-def packing_data(subject: Subject, problem: Problem, packing: Packing) -> dict[str, Any]:
-    """The cliques of a packing: their words, the phases in which these meet, and their shares."""
-    board = subject.board
-    cliques = [
-        {
-            **board.view_data(share.view),
-            "share": share.weight,
-            "words": [word_data(problem, w) for w in share.words],
-            "phases": [board.phases[i].first.phase_data(problem, subject.device) for i in share.phases],
-        }
-        for share in packing.shares
-    ]
-    return {"excess": packing.excess, "cliques": cliques}
-
-
-def packing_sentences(subject: Subject, _: Problem, packing: Packing) -> Iterator[str]:
-    """How many cliques there are, of which accesses, and what they force together."""
-    board, first = subject.board, packing.shares[0]
-    first_words, first_banks = len(first.words), board.view_banks(first.view)
-    names = listed(
-        subject.named({board.phases[i].first.access for share in packing.shares for i in share.phases})
-    )
-    yield (
-        f"Packing: {len(packing.shares)} cliques of {names}, each of more words than banks that pairwise "
-        f"meet in three phases (the first: {first_words} words for {first_banks} banks), "
-        "so that one of the three has a conflict. Each takes a share of the weight of its phases, all "
-        f"together no more than there is: in all {subject.in_weights(packing.excess)} "
-        "that no layout avoids (solve --certificate writes the cliques)."
-    )

@@ -38,6 +38,50 @@ class Parity(Struct, frozen=True):
     combinations: tuple[Combination, ...]  # why not; where there is more than one, no phase is in all of them
     excess: int  # weighted excess that every layout has because of it
 
+    def holds(self, subject: Subject) -> bool:
+        """Whether each combination contradicts itself, word by word, and the excess follows."""
+        board = subject.board
+        for modulus, factors in self.combinations:
+            sums: dict[int, int] = {}  # by word
+            for i, y in factors.items():
+                words = board.within(board.phases[i].words, self.view)
+                if not board.phases[i].any_pair_costs or len(words) != board.view_banks(self.view):
+                    return False
+                for w in words:
+                    sums[w] = sums.get(w, 0) + y
+            if any(total % modulus for total in sums.values()) or not sum(factors.values()) % modulus:
+                return False
+        phases = [set(factors) for _, factors in self.combinations]
+        weights = sorted(board.phases[i].weight for i in set().union(*phases))
+        return self.excess <= (weights[0] if set.intersection(*phases) else weights[0] + weights[1])
+
+    def data(self, subject: Subject, problem: Problem) -> dict[str, Any]:
+        """The phases that it speaks of, and their factors, called weights, in each combination."""
+        used = sorted(set().union(*(factors for _, factors in self.combinations)))
+        return {
+            **subject.board.view_data(self.view),
+            "excess": self.excess,
+            "phases": [subject.board.phases[i].first.phase_data(problem, subject.device) for i in used],
+            "combinations": [
+                {"modulus": modulus, "weights": [factors.get(i, 0) for i in used]}
+                for modulus, factors in self.combinations
+            ],
+        }
+
+    def sentences(self, subject: Subject, _: Problem) -> Iterator[str]:
+        """The argument in words, from the weights of its first combination."""
+        board, (modulus, factors) = subject.board, self.combinations[0]
+        names = listed(subject.named({board.phases[i].first.access for i in factors}))
+        banks, total = board.view_banks(self.view), sum(factors.values()) % modulus
+        yield (
+            f"Parity: every phase of {names} that counts here fills all {banks} banks, so a bank without "
+            f"conflicts takes exactly one word of each. Give each of {len(factors)} phases a weight such "
+            f"that the weights of the phases through any one word add up to a multiple of {modulus}. Then so "
+            "does the sum over the words of a bank, which is the sum of all weights; but that is "
+            f"{total} modulo {modulus}. So every bank misses some phase, in every layout "
+            "(solve --certificate writes the weights)."
+        )
+
 
 def find_parity(board: Board, most_phases: int = MAX_PHASES) -> Parity | None:
     """The parity of most excess over all views; None if none is found within the time."""
@@ -112,50 +156,3 @@ def combination(full: dict[int, list[int]]) -> Combination | None:
             left[todo] -= multiple[:, None] * left[r]
             right[todo] -= multiple[:, None] * right[r]
     return None
-
-
-def parity_holds(subject: Subject, parity: Parity) -> bool:
-    """Whether each combination contradicts itself, word by word, and the excess follows."""
-    board = subject.board
-    for modulus, factors in parity.combinations:
-        sums: dict[int, int] = {}  # by word
-        for i, y in factors.items():
-            words = board.within(board.phases[i].words, parity.view)
-            if not board.phases[i].any_pair_costs or len(words) != board.view_banks(parity.view):
-                return False
-            for w in words:
-                sums[w] = sums.get(w, 0) + y
-        if any(total % modulus for total in sums.values()) or not sum(factors.values()) % modulus:
-            return False
-    phases = [set(factors) for _, factors in parity.combinations]
-    weights = sorted(board.phases[i].weight for i in set().union(*phases))
-    return parity.excess <= (weights[0] if set.intersection(*phases) else weights[0] + weights[1])
-
-
-def parity_data(subject: Subject, problem: Problem, parity: Parity) -> dict[str, Any]:
-    """The phases that a parity speaks of, and their factors, called weights, in each combination."""
-    used = sorted(set().union(*(factors for _, factors in parity.combinations)))
-    return {
-        **subject.board.view_data(parity.view),
-        "excess": parity.excess,
-        "phases": [subject.board.phases[i].first.phase_data(problem, subject.device) for i in used],
-        "combinations": [
-            {"modulus": modulus, "weights": [factors.get(i, 0) for i in used]}
-            for modulus, factors in parity.combinations
-        ],
-    }
-
-
-def parity_sentences(subject: Subject, _: Problem, parity: Parity) -> Iterator[str]:
-    """The argument of a parity proof in words, from the weights of its first combination."""
-    board, (modulus, factors) = subject.board, parity.combinations[0]
-    names = listed(subject.named({board.phases[i].first.access for i in factors}))
-    banks, total = board.view_banks(parity.view), sum(factors.values()) % modulus
-    yield (
-        f"Parity: every phase of {names} that counts here fills all {banks} banks, so a bank without "
-        f"conflicts takes exactly one word of each. Give each of {len(factors)} phases a weight such that "
-        f"the weights of the phases through any one word add up to a multiple of {modulus}. Then so does "
-        "the sum over the words of a bank, which is the sum of all weights; but that is "
-        f"{total} modulo {modulus}. So every bank misses some phase, in every layout "
-        "(solve --certificate writes the weights)."
-    )

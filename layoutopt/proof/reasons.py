@@ -13,7 +13,7 @@ reason is a further record.
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -29,27 +29,14 @@ from layoutopt.problems.text import listed
 from layoutopt.problems.types import Problem, Tile
 from layoutopt.proof import parity
 from layoutopt.proof.board import Subject, View, subject_of
-from layoutopt.proof.cliques import (
-    Clique,
-    Packing,
-    clique_data,
-    clique_holds,
-    clique_sentences,
-    find_clique,
-    find_packing,
-    packing_data,
-    packing_holds,
-    packing_sentences,
-)
+from layoutopt.proof.cliques import find_clique, find_packing
 from layoutopt.proof.cnf import dimacs
-from layoutopt.proof.parity import Parity, find_parity, parity_data, parity_holds, parity_sentences
+from layoutopt.proof.parity import Parity, find_parity
 
 # What a question is worth whose answer changes no layout: deterministic time, and phases of a parity.
 _BRIEF_EFFORT: Final = 0.5
 _BRIEF_PARITY_PHASES: Final = 128
 _QUICK: Final = 1 << 13  # lane accesses of which everything is asked in no time
-
-Finding = TypeVar("Finding")
 
 
 class SearchLimits(Struct, frozen=True):
@@ -62,25 +49,27 @@ class SearchLimits(Struct, frozen=True):
     bound: int = 0  # what is known already, in units of `Trace.weight_unit`
 
 
-class Reason(Struct, Generic[Finding], frozen=True):
-    """One kind of reason."""
+class Reason(Struct, frozen=True):
+    """One kind of reason; what it finds may be of any type.
+
+    The defaults ask the finding itself, as of cliques, packings and parities; its excess adds to the counted.
+    """
 
     evidence: str  # what a result says that its bound rests on
     # Looks for it; None where there is none, none was found, or the time is over
-    find: Callable[[Subject, SearchLimits], Finding | None]
+    find: Callable[[Subject, SearchLimits], Any]
     # The weighted excess of every layout that follows, in units of `Trace.weight_unit`
-    bound: Callable[[Subject, Finding], int]
+    bound: Callable[[Subject, Any], int] = lambda subject, found: subject.board.counted_excess + found.excess
     # What a certificate holds of it, in the coordinates of the problem given
-    data: Callable[[Subject, Problem, Finding], dict[str, Any]]
+    data: Callable[[Subject, Problem, Any], dict[str, Any]] = lambda subject, problem, found: found.data(
+        subject, problem
+    )
     # For people, in the coordinates of the problem given
-    sentences: Callable[[Subject, Problem, Finding], Iterator[str]]
-    # Whether the finding holds, by plain loops that share nothing with `find`; None where only a solver can
-    # say
-    check: Callable[[Subject, Finding], bool] | None
-
-
-def _beyond_counting(subject: Subject, found: Clique | Packing | Parity) -> int:
-    return subject.board.counted_excess + found.excess
+    sentences: Callable[[Subject, Problem, Any], Iterator[str]] = lambda subject, problem, found: (
+        found.sentences(subject, problem)
+    )
+    # Whether it holds, by plain loops that share nothing with `find`; None where only a solver can say
+    check: Callable[[Subject, Any], bool] | None = lambda subject, found: found.holds(subject)
 
 
 def _counting_sentences(subject: Subject, _: Problem, found: int) -> Iterator[str]:
@@ -114,33 +103,24 @@ def _counting_sentences(subject: Subject, _: Problem, found: int) -> Iterator[st
         )
 
 
-COUNTING: Final[Reason[int]] = Reason(
+COUNTING: Final = Reason(
     evidence="counting: words that share a place in their vectors share too few banks",
     find=lambda subject, limits: subject.board.counted_excess or None,
-    bound=lambda subject, assignment: assignment,
-    data=lambda subject, problem, assignment: {},
+    bound=lambda subject, excess: excess,
+    data=lambda subject, problem, excess: {},
     sentences=_counting_sentences,
-    check=lambda subject, assignment: subject.board.count_again(assignment),
+    check=lambda subject, excess: subject.board.count_again(excess),
 )
 
-CLIQUE: Final[Reason[Clique]] = Reason(
+CLIQUE: Final = Reason(
     evidence="clique: more words that pairwise meet than banks for them",
     find=lambda subject, limits: find_clique(subject.board),
-    bound=_beyond_counting,
-    data=clique_data,
-    sentences=clique_sentences,
-    check=clique_holds,
 )
 
-
-PACKING: Final[Reason[Packing]] = Reason(
+PACKING: Final = Reason(
     evidence="packing: cliques that share the phases out between them, each with a conflict of its own",
     # Where no clique is found, there are none to share the phases out to.
     find=lambda subject, limits: find_packing(subject.board) if find_clique(subject.board) else None,
-    bound=_beyond_counting,
-    data=packing_data,
-    sentences=packing_sentences,
-    check=packing_holds,
 )
 
 
@@ -150,13 +130,9 @@ def _find_parity(subject: Subject, limits: SearchLimits) -> Parity | None:
     return find_parity(subject.board, _BRIEF_PARITY_PHASES if limits.briefly else parity.MAX_PHASES)
 
 
-PARITY: Final[Reason[Parity]] = Reason(
+PARITY: Final = Reason(
     evidence="parity: no bank can take one word of every phase that fills all banks",
     find=_find_parity,
-    bound=_beyond_counting,
-    data=parity_data,
-    sentences=parity_sentences,
-    check=parity_holds,
 )
 
 
@@ -194,7 +170,7 @@ def _solver_sentences(subject: Subject, _: Problem, assignment: FreeAssignment) 
         )
 
 
-SOLVER: Final[Reason[FreeAssignment]] = Reason(
+SOLVER: Final = Reason(
     evidence="solver: CP-SAT over every placement of vectors in banks",
     find=_ask_solver,
     bound=lambda subject, assignment: assignment.bound,
@@ -203,8 +179,8 @@ SOLVER: Final[Reason[FreeAssignment]] = Reason(
     check=None,
 )
 
-REASONS: Final[tuple[Reason[Any], ...]] = (COUNTING, CLIQUE, PACKING, PARITY, SOLVER)
-NO_SOLVER: Final[tuple[Reason[Any], ...]] = (COUNTING, CLIQUE, PACKING)
+REASONS: Final = (COUNTING, CLIQUE, PACKING, PARITY, SOLVER)
+NO_SOLVER: Final = (COUNTING, CLIQUE, PACKING)
 BY_HAND: Final = tuple(reason for reason in REASONS if reason.check is not None)
 
 

@@ -233,7 +233,7 @@ class _Evidence(NamedTuple):
     """The name of what a bound rests on, and what each reason found for it."""
 
     name: str
-    findings: dict[Reason[Any], Any]
+    findings: dict[Reason, Any]
 
 
 def _evidence(subject: Subject, bound: int, scope: str) -> _Evidence:
@@ -244,7 +244,7 @@ def _evidence(subject: Subject, bound: int, scope: str) -> _Evidence:
         return _Evidence(SEARCH, {})
     if subject.board is NO_BOARD:
         return _Evidence(COUNTING.evidence, {})
-    findings: dict[Reason[Any], Any] = {}
+    findings: dict[Reason, Any] = {}
     for reason in BY_HAND:
         found = reason.find(subject, SearchLimits())
         if found is None:
