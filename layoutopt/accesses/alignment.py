@@ -61,8 +61,9 @@ def blocks(trace: Trace, tile: Tile, element_alignment: int | None = None) -> Bl
 def base_alignment(trace: Trace, *, swizzled: bool) -> int:
     """The least alignment of the base in bytes at which every access is aligned and every count holds.
 
-    The counts hold where whole words stay whole: moved by words, they only change banks together. A swizzle
-    is given the row of banks that it permutes, so that it may be applied to addresses, too.
+    Wavefronts are counted from base 0. A base that is a multiple of a word moves all words on by as many
+    banks, which changes no count. Under a swizzle it is a multiple of a row of all banks, so that code may
+    flip bits of the whole address, the base included.
     """
     accesses = trace.taking_part or trace.accesses
     rules = [access.rule for access in accesses]

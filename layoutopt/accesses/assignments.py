@@ -172,7 +172,7 @@ def work_of(problem: Problem, number: int, device: Device) -> tuple[Work, LaneTr
     access, field = problem.accesses[number], f"accesses[{number}]"
     try:
         lanes = trace(replace(problem, accesses=(with_fixed_lanes(access),)), device).accesses[0]
-    except ProblemFileError as error:
+    except ProblemFileError as error:  # traced by itself, it is the first
         raise ProblemFileError(error.field.replace("accesses[0]", field, 1), error.reason) from None
     with under(field):
         return _work_of_lanes(problem, access, lanes), lanes

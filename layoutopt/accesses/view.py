@@ -129,7 +129,7 @@ class View(Struct, frozen=True, dict=True):
         end, parts, digits = digit.divide * digit.size, self.dims[digit.dim], []
         for part in parts:
             low, high = max(digit.divide, part.stride), min(end, part.stride * part.size)
-            if len(parts) == 1:
+            if len(parts) == 1:  # a layout's digit may go beyond the extent of its coordinate
                 high = end
             if low < high:
                 stride = digit.stride * (low // digit.divide)

@@ -290,12 +290,12 @@ def _lower_bound(source: Vectors, loaded: Side, element_bits: int, shared: Memor
     lanes = source["lane"]
     element_vectors = independent([*source["register"], *lanes, *source["warp"]])
     stored_bits = len(element_vectors) + element_bits
-    moved_bits = [0]  # that a wavefront of each kind of store moves at most
+    moved_bits = [0]  # the most that a wavefront of each kind of store moves
     for (stores, bits), phase in shared.phases.items():
         if stores and bits >= element_bits:
             distinct = independent(sum_of_bits(lanes, mask) for mask in phase.lanes)
             moved_bits.append(bits + len(distinct))
-    if True in shared.matrices and element_bits <= 2:
+    if True in shared.matrices and element_bits <= 2:  # stmatrix: of each lane, a word
         moved_bits.append(shared.word_bits + len(independent(lanes)))
     store_wavefronts = 1 << max(0, stored_bits - min(shared.wavefront_bits, max(moved_bits)))
     return store_wavefronts + min(move.wavefronts for move in moves(loaded, element_bits, shared))

@@ -314,7 +314,7 @@ def _shared_out(cliques: Sequence[tuple[int, ...]], weights: Sequence[int]) -> l
         cliques: the phases of each.
         weights: of the phases.
     """
-    left, greedy = list(weights), []
+    left, greedy = list(weights), []  # each takes what those before it leave; the solver starts there
     for phases in cliques:
         greedy.append(min(left[i] for i in phases))
         for i in phases:
