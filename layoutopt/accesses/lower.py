@@ -28,7 +28,6 @@ from layoutopt.expressions.grammar import Const, Node, Op, Var, parse, substitut
 from layoutopt.expressions.simplify import simplify
 from layoutopt.ground.arrays import IntArray
 from layoutopt.layout.formula import coordinate_ranges
-from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import AccessReport, Result
 from layoutopt.problems.types import Access, Problem, Tile
 
@@ -195,7 +194,7 @@ def _with_width(access: Access, width: int | None, tile: Tile) -> Access:
 
 def assigned(problem: Problem, result: Result) -> Problem:
     """The problem with the lanes that a result has chosen; itself where it leaves none free."""
-    if not any(a.is_free for a in problem.accesses):
+    if not problem.is_free:
         return problem
     reports = {report.name: report for report in result.accesses}
     return replace(problem, accesses=tuple(_with_lanes(a, reports.get(a.name)) for a in problem.accesses))
@@ -244,8 +243,3 @@ def with_loops(problem: Problem) -> Problem:
         return problem
     accesses = tuple(replace(a, loops={**a.loops, **a.any}, any={}) for a in problem.accesses)
     return replace(problem, accesses=accesses)
-
-
-def unstored(layout: Layout, problem: Problem) -> Layout:
-    """A layout of `stored(problem)` as a layout of the problem's own elements."""
-    return replace(layout, shape=problem.tile.shape, packed=problem.tile.packed)

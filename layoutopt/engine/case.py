@@ -40,7 +40,6 @@ from layoutopt.accesses.lower import (
     chosen_widths,
     named_choices,
     stored,
-    unstored,
     width_choices,
     with_loops,
     with_widths,
@@ -109,7 +108,9 @@ class Case(Struct, frozen=True):
 
     def as_elements(self, layout: Layout) -> Layout:
         """A layout of `lowered` as one of `problem`."""
-        return unstored(layout, self.problem) if self.view is None else self.view.tile_layout(layout)
+        if self.view is not None:
+            return self.view.tile_layout(layout)
+        return replace(layout, shape=self.problem.tile.shape, packed=self.problem.tile.packed)
 
     def as_bytes(self, layout: Layout) -> Layout:
         """A layout of `problem` as one of `lowered`."""

@@ -135,8 +135,9 @@ def moves(side: Side, element_bits: int, shared: Memory) -> Iterator[Move]:
         if phase.merges and phase_bits and 0 in side.lanes[:2]:  # neighbours read the same words
             lane_masks = (*lane_masks, phase.next_lane)
             phase_bits -= 1
+        # Two lanes of a phase address elements that differ by the sum of what their lane bits flip.
         of_phase = (sum_of_bits(side.lanes, mask) for mask in intersection(active_lanes, lane_masks))
-        count = 1 << (register_bits - k)
+        count = 1 << (register_bits - k)  # instructions of a warp
         vectors = tuple(independent(of_phase))
         wavefronts = count * warps << phase_bits
         yield Move(side, "vector", k, k, (), vectors, wavefronts=wavefronts, instructions=count)
@@ -144,7 +145,7 @@ def moves(side: Side, element_bits: int, shared: Memory) -> Iterator[Move]:
     whole_warps = len(active_lanes) == len(side.lanes) == _MATRIX_LANES
     if side.stores not in shared.matrices or not whole_warps or element_bits > 2 or register_bits < word:
         return
-    count = 1 << (register_bits - word)
+    count = 1 << (register_bits - word)  # matrices of a warp, each of which takes a wavefront
     cost = {"wavefronts": count * warps, "instructions": -(-count // 4)}
     row_lanes, other_lanes = (tuple(v for v in lanes if v) for lanes in (side.lanes[:2], side.lanes[2:]))
     yield Move(side, "matrix", word + 2, word, (0, 1), other_lanes, **cost)
@@ -294,24 +295,22 @@ class _Pair:
         """
         rows = [move for move in self.moves if move.row_lanes]
         longest_run = max(rows, key=lambda move: move.register_bits)  # of registers in a row
-        count = longest_run.register_bits
-        chain = self._shared_registers(min(move.register_bits for move in self.moves))
-        side = longest_run.side
-        chain += independent(side.registers, [*side.threads, *chain])[: count - len(chain)]
+        side, count = longest_run.side, longest_run.register_bits
+        run = self._shared_registers(min(move.register_bits for move in self.moves))
+        run += independent(side.registers, [*side.threads, *run])[: count - len(run)]
         chains = [
-            [*chain[: move.register_bits], *(v for i in move.row_lanes if (v := move.side.lanes[i]))]
+            [*run[: move.register_bits], *(v for i in move.row_lanes if (v := move.side.lanes[i]))]
             for move in rows
         ]
         longest = max(chains, key=len)
         if len(independent(longest)) < max(move.address_bits for move in rows):
             return None
         for move in self.moves:
-            of_thread = Span(move.side.registers)
-            vector = longest[: move.address_bits]
-            fits = len(vector) == move.address_bits and all(v in of_thread for v in vector)
-            if not move.row_lanes and not fits:
-                return None
-        return longest if all(c == longest[: len(c)] for c in chains) else None
+            if not move.row_lanes:  # a vector of registers of one thread
+                vector, of_thread = longest[: move.address_bits], Span(move.side.registers)
+                if len(vector) < move.address_bits or any(v not in of_thread for v in vector):
+                    return None
+        return longest if all(chain == longest[: len(chain)] for chain in chains) else None
 
     def _pairs(self, chain: list[int]) -> tuple[int, int] | None:
         """`Plan.pairs` for this basis of V, vectors that are in scratch anyway if possible; or None."""

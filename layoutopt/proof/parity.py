@@ -136,21 +136,22 @@ def combination(full: dict[int, list[int]]) -> Combination | None:
     right = np.concatenate([np.ones((count, 1), np.uint64), np.eye(count, dtype=np.uint64)], axis=1)
     todo = list(range(count))
     while todo and not current().spent:
+        # The pivot is the entry with the fewest factors of two, of which 0 has the most.
         lowest_bits = left[todo] & (~left[todo] + np.uint64(1))
         flat = int(np.where(lowest_bits == 0, np.uint64(2**64 - 1), lowest_bits).argmin())
         r, c = todo[flat // len(words)], flat % len(words)
         pivot = int(left[r, c])
-        power = pivot & -pivot  # of two; 0 where no row has anything left on its left side
+        power = pivot & -pivot  # of two, which divides the left side of row r; 0 where all that is left is 0
         for k in todo if power == 0 else [r]:
             value = int(right[k, 0])
-            if value % (power or 2**64):
+            if value % (power or 2**64):  # and not its right side
                 modulus = 2 * (value & -value)
                 factors = {i: int(y) % modulus for i, y in zip(phases, right[k, 1:], strict=True)}
                 return Combination(modulus, {i: y for i, y in factors.items() if y})
         if power == 0:
             return None
         todo.remove(r)
-        if todo:
+        if todo:  # column c of the other rows becomes 0
             inverse = pow(pivot // power, -1, 2**64)
             multiple = (left[todo, c] // np.uint64(power)) * np.uint64(inverse)
             left[todo] -= multiple[:, None] * left[r]
