@@ -184,7 +184,7 @@ class FreeLanes:
         self.together = _served_by_warp(problem, gpu, movable)
         # Accesses whose segments are a warp each, which `together` serves at once.
         by_warp = {f.number for f in movable if self.together is not gpu and _is_of_warps(f.work, gpu.lanes)}
-        # How many segments share a phase, by access: where lanes do not change places.
+        # How many segments share a phase, by access, while lanes keep their places.
         counts = {f.number: 1 if f.number in by_warp else self._in_a_phase(f) for f in self.free}
         self._segments_in_phase = {number: count for number, count in counts.items() if count is not None}
         # Accesses whose segments may be served in several phases each, as lanes change places.

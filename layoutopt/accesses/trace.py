@@ -106,14 +106,13 @@ def trace(problem: Problem, device: Device) -> Trace:
     """
     warps = -(-problem.threads // device.lanes)
     lane_accesses = 0
-    unweighted, weights = [], []
+    unweighted, weights = [], []  # weights are scaled once the denominators of all are known
     for i, access in enumerate(problem.accesses):
         if isinstance(access.bytes, tuple):
             raise ProblemFileError(f"accesses[{i}].bytes", "a choice of widths is not supported here")
         if access.any:
-            raise ProblemFileError(
-                f"accesses[{i}].any", "values known only at run time are not supported here"
-            )
+            wrong = "values known only at run time are not supported here"
+            raise ProblemFileError(f"accesses[{i}].any", wrong)
         lane_accesses += math.prod(access.loops.values()) * warps * device.lanes
         if lane_accesses > MAX_LANE_ACCESSES:
             raise ProblemFileError(

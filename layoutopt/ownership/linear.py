@@ -313,7 +313,11 @@ class _Pair:
         return longest if all(chain == longest[: len(chain)] for chain in chains) else None
 
     def _pairs(self, chain: list[int]) -> tuple[int, int] | None:
-        """`Plan.pairs` for this basis of V, vectors that are in scratch anyway if possible; or None."""
+        """For each side that transposes, the vector between the two halves of its registers; else 0.
+
+        A register outside the rows, of which `chain` is a basis: one that is in scratch anyway, as threads or
+        rows reach it, if possible. None where a side has no such register.
+        """
         pairs = [0, 0]
         threads = self.sides[0].threads + self.sides[1].threads
         for i, move in enumerate(self.moves):
