@@ -102,7 +102,7 @@ def _wrong_cover(
         return "takes threads that the file's does not"
     size = work.segment
     if size == 1 or work.threads % size or math.prod(work.extents) % size:
-        return None  # no assignment covers whole segments only
+        return None  # segments do not come out even, whoever covers them
     unit = _units(work, np.where(active, element, -1), shape)
     warps = np.broadcast_to((np.arange(work.threads) + work.first) // lanes, unit.shape)
     whole = _by_neighbours(unit, size) or _by_instructions(unit, size, warps)

@@ -208,14 +208,14 @@ def accesses_in_order(owner: Owned, steps: Sequence[Step], head: Problem, device
         device: whose instructions.
     """
     row_steps = (ROW_BYTES // owner.size).bit_length() - 1
-    vector_steps = next((k for k, step in enumerate(steps) if step not in owner.steps), len(steps))
-    for count in range(min(vector_steps, row_steps), -1, -1):
+    own_steps = next((k for k, step in enumerate(steps) if step not in owner.steps), len(steps))
+    for count in range(min(own_steps, row_steps), -1, -1):
         operation = Operation(owner.kind, owner.size << count)
         if _is_served(operation, device):
             starts = owner.vector_starts(steps[:count])
             yield _access(owner, operation, steps[:count], starts, head, device)
     if owner.size > WORD_BYTES or len(steps) < row_steps or device.lanes != 4 * ROWS:
-        return
+        return  # four lanes hold a row of a matrix, by a word each
     row, word_steps = steps[:row_steps], (WORD_BYTES // owner.size).bit_length() - 1
     plain = [(steps[:word_steps], False)]
     # Transposed, the two elements of a word lie in different rows: any step across rows may be theirs.

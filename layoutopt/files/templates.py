@@ -148,22 +148,16 @@ def value_of(text: str) -> Value:
 
 
 def _values(name: str, given: Iterable[Any], place: str) -> list[Value]:
-    """The values of a parameter, whose integers may be NumPy's."""
-    field = place + _checked_name(name, place)
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise ProblemFileError(field, f"expected a list of values, got {described(given)}")
-    plain = [value.item() if isinstance(value, np.generic) else value for value in given]
-    return json_data.convert(plain, _List, field)
-
-
-def _checked_name(name: str, place: str) -> str:
-    """The name of a parameter, if it is one."""
+    """The values of a parameter, whose name is checked, too; their integers may be NumPy's."""
     field = f"{place}{shown(str(name))}"
     if not isinstance(name, str) or not _NAME.fullmatch(name) or keyword.iskeyword(name):
         raise ProblemFileError(field, "expected the name of a parameter: letters, digits and _")
     if name in RESERVED or re.fullmatch(r"x\d+", name):
         raise ProblemFileError(field, f"{name!r} means something else in expressions; choose another name")
-    return name
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise ProblemFileError(field, f"expected a list of values, got {described(given)}")
+    plain = [value.item() if isinstance(value, np.generic) else value for value in given]
+    return json_data.convert(plain, _List, field)
 
 
 def _check_used(params: Iterable[str], data: dict[str, Any], condition: str | None) -> None:

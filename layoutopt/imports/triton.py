@@ -249,7 +249,8 @@ def _wmma(layout: PrintedLayout, dims: Vector, operand: int | None, k_width: int
         steps = [*_pieces(dims, 16, 16, 1), ("lane", None, 2)]
     else:
         steps = _pieces(dims, k_width, 16, _WMMA_LANES // 16)
-    bases = {part: layout.bases(part, rank) for part in ("register", "warp")}
+    given = [part for part in ("register", "warp") if layout.fields.get(part)]
+    bases: Bases = {"register": [], "warp": []} | {part: layout.vectors(part, rank) for part in given}
     if "warpsPerCTA" in layout.fields:
         if bases["warp"]:
             raise wrong("amd_wmma with warpsPerCTA and ctaLayout: the compiler prints one of them")

@@ -128,10 +128,6 @@ class PrintedLayout(Struct, frozen=True):
             raise wrong(f"{name} of {self.kind} is no list of vectors of {rank} integers")
         return found
 
-    def bases(self, name: str, rank: int) -> list[Vector]:
-        """Vectors of `rank` integers; none where the field is missing."""
-        return self.vectors(name, rank) if self.fields.get(name) else []
-
     def shared_rank(self) -> int:
         """Dimensions of a shared layout; 0 for another one."""
         if self.kind == "nvmma_shared":
