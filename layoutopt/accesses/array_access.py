@@ -143,8 +143,8 @@ def from_bases(data: Mapping[str, Any], head: Problem) -> Access:
         raise ProblemFileError("bases", f"the layout leaves the tile {list(tile.shape)}")
     if access.op not in ("load", "store", "cp.async"):
         raise ProblemFileError("op", f"expected load, store or cp.async, got {access.op!r}")
-    how: Any = (tile.shape, tile.element_bytes, access.name, access.op, access.bytes)
-    found = widest_access(coordinates, *how, lanes=lanes, bytes_field="bytes")
+    what = coordinates, tile.shape, tile.element_bytes, access.name, access.op, access.bytes
+    found = widest_access(*what, lanes=lanes, bytes_field="bytes")
     return json_data.convert({**found, "weight": access.weight, "notes": access.notes}, Access)
 
 

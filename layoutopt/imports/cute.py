@@ -74,10 +74,8 @@ def modes(text: str) -> list[IntArray]:
     shape, stride = _tree(shape_text, text), _tree(stride_text, text)
     if _product(shape) > MAX_VALUES:
         raise _wrong(text, f"more than {MAX_VALUES} values")
-    if isinstance(shape, int) or isinstance(stride, int):
+    if isinstance(shape, int) or isinstance(stride, int) or len(shape) != len(stride):
         return [_mode(shape, stride, text)]
-    if len(shape) != len(stride):
-        raise _wrong(text, "shape and stride are not alike")
     return [_mode(s, d, text) for s, d in zip(shape, stride, strict=True)]
 
 
