@@ -1,6 +1,7 @@
-"""`layoutopt fix` on kernels of others and our own: what is changed or refused, and both versions on a GPU.
+"""Two versions of a kernel on a GPU, as it is and with another layout: outputs, counters and times.
 
     python3 scripts/measure/record_fixes.py --fix FOLDER OUT [--jobs N]   needs nvcc: diffs, both as cubins
+    python3 scripts/measure/record_fixes.py --patch OUT                   the PTX of our own, both as cubins
     python3 scripts/measure/record_fixes.py --measure OUT                 on the GPU: outputs, counters, times
     python3 scripts/measure/record_fixes.py --run FOLDER OUT              on the GPU: fix --run on slower ones
     python3 scripts/measure/record_fixes.py --write-docs
@@ -8,12 +9,13 @@
 FOLDER holds sources and kernels.json: for each launch its `name`, where it is from (`repository`, `commit`,
 `path`), the `file` and, as `options`, what `layoutopt fix` takes; `compiler` and `arguments` are those of the
 options that say how to compile, and the values of the kernel's parameters. Our own are those of
-tests/data/kernels. Nothing of the sources is kept: the record, tests/data/kernels/fixes.json, has names,
-launches, reasons and counts.
+tests/data/kernels. Nothing of the sources is kept: the records, tests/data/kernels/fixes.json and
+patched.json, have names, launches, reasons and counts.
 
-Both steps may be ended and begun again: OUT keeps an answer a launch, and a line a race. Times are those of
-`layoutopt fix --run`: of the launch, and of one that fills the GPU: our own have one, other grids get copies
-along z where the kernel does not ask for it.
+All steps may be ended and begun again: OUT keeps an answer a launch, and each race, by
+`layoutopt.hardware.driver`, is a line of races.jsonl; `--race OUT`, which `--measure` starts, is started
+again where a launch ended it. Times are those of `layoutopt fix --run`: of the launch, and of one that fills
+the GPU: our own have one, other grids get copies along z where the kernel does not ask for it.
 """
 
 import json
@@ -33,11 +35,10 @@ from typing import Any
 import kernel_launches as collection
 import numpy as np
 import on_gpu
-import versions
 from kernel_launches import KERNELS, Launch
-from on_gpu import PARTS
-from versions import KINDS
+from on_gpu import COUNTERS, PARTS
 
+from layoutopt.hardware.driver import Driver
 from layoutopt.kernels.launches import argument
 from layoutopt.kernels.machine.launch import element_type, is_pointer, type_size
 from layoutopt.kernels.program import Program
@@ -46,6 +47,8 @@ from layoutopt.kernels.read.files import chosen, compile_source, kernels
 ROOT = Path(__file__).parents[2]
 RECORD = ROOT / "tests/data/kernels/fixes.json"
 PAGE = ROOT / "docs/public-fixes.md"
+RACES = "races.jsonl"
+KINDS = "plain", "patched"
 SECONDS = 100
 ELEMENTS = 1 << 22  # of each buffer
 BLOCKS = 1 << 11  # that fill a GPU
@@ -167,19 +170,112 @@ def fix(folder: Path, out: Path, *, jobs: int = 2) -> None:
     out.mkdir(exist_ok=True)
     with ThreadPoolExecutor(jobs) as workers:
         found = list(workers.map(lambda one: fixed(one[1][0], out, one[1][1]), launched(folder)))
-    commit = ("git", "-C", ROOT, "rev-parse", "--short", "HEAD")
-    (out / "commit").write_text(subprocess.run(commit, capture_output=True, text=True).stdout)
     collection.write_list(out, [launch for _, launches in found for launch in launches])
-    rows = [told for told, _ in found if told["status"] != "none"]
-    (out / "kernels.json").write_text(json.dumps(rows, indent=1))
+    about = "`layoutopt fix` on public kernels and our own: both versions, predicted, counted and timed."
+    keep_rows(out, "fixes.json", about, [told for told, _ in found if told["status"] != "none"])
+
+
+def patch(out: Path) -> None:
+    """Layouts put into the PTX of our own kernels, of those that have conflicts and can be patched."""
+    from layoutopt.errors import ProblemFileError
+    from layoutopt.hardware.devices import device
+    from layoutopt.kernels.machine import launch
+    from layoutopt.kernels.question.summary import summary
+    from layoutopt.kernels.read.files import assemble, from_ptx
+    from layoutopt.study import source_fix
+    from layoutopt.study.patch import PtxCode
+
+    out.mkdir(exist_ok=True)
+    rows, launches = [], []
+    for kernel in collection.launches():
+        text, numbers = kernel.source.with_suffix(".ptx").read_text(), collection.scalars(kernel)
+        shape = {"block": kernel.block, "grid": kernel.grid, "shared_bytes": kernel.shared}
+        request = source_fix.Request(
+            launch.Launch(arguments=numbers, **shape), device("sm_90"), minimise="excess"
+        )
+        try:
+            (program,) = [one.read() for one in from_ptx(text) if one.name == kernel.symbol]
+            found = source_fix.fix(PtxCode(text, kernel.name, kernel.symbol), program, request)
+        except ProblemFileError as error:
+            print(f"{kernel.name}: {error}", flush=True)
+            continue
+        if found.after is found.before:
+            continue
+        shared, changed = found.after.evaluation.launch.shared_bytes, found.files[kernel.name].decode()
+        for kind, ptx, size in zip(KINDS, (text, changed), (kernel.shared, shared), strict=True):
+            cubin = out / f"{kernel.name}.{kind}.cubin"
+            cubin.write_bytes(assemble(ptx, "sm_90"))
+            for more, one in (("", kernel), *((" bench", one) for one in collection.benches(kernel))):
+                launches.append(replace(one, name=f"{kernel.name} {kind}{more}", source=cubin, shared=size))
+        layouts = {m.name: [m.bytes_before, m.bytes_after] for m in found.arrays if m.offset is not None}
+        both = zip(KINDS, (found.before, found.after), strict=True)
+        told = {kind: totals(summary(one.evaluation).totals) for kind, one in both}
+        certain = found.after.evaluation.certain
+        rows.append({"name": kernel.name, "layouts": layouts, "certain": certain, "predicted": told})
+        print(rows[-1], flush=True)
+    collection.write_list(out, launches)
+    about = "Kernels as compiled and with layouts patched into their PTX: predicted, counted and timed."
+    keep_rows(out, "patched.json", about, rows)
+
+
+def keep_rows(out: Path, record: str, about: str, rows: list[dict[str, Any]]) -> None:
+    """What the GPU's step is to know: rows, and the record that they become, of this commit."""
+    commit = ("git", "-C", ROOT, "rev-parse", "--short", "HEAD")
+    told = subprocess.run(commit, capture_output=True, text=True).stdout.strip()
+    kept = {"record": record, "about": about, "commit": told, "kernels": rows}
+    (out / "kernels.json").write_text(json.dumps(kept, indent=1))
+
+
+def race(out: Path) -> None:
+    """Both versions of what was not raced yet; a launch that fails ends it, as the GPU is lost to it."""
+    driver, launches = Driver(), {launch.name: launch for launch in collection.listed(out)}
+    for name in races_left(out):
+        row: dict[str, Any] = {"name": name}
+        first, _, bench = name.partition(" ")
+        both = (launches[f"{first} {kind}{bench and f' {bench}'}"] for kind in KINDS)
+        try:
+            found = driver.race(*map(collection.kernel_of, both))
+            row |= {"seconds": found.seconds, "differing": found.differing, "changing": found.changing}
+        finally:
+            keep(out, row if "seconds" in row else row | {"error": f"{sys.exception()}"})
+
+
+def keep(out: Path, row: dict[str, Any]) -> None:
+    with (out / RACES).open("a") as file:
+        file.write(json.dumps(row) + "\n")
+    print(row, flush=True)
+
+
+def races_left(out: Path) -> list[str]:
+    """Names of launches of which no race is known."""
+    known = raced(out)
+    names = (launch.name for launch in collection.listed(out) if " plain" in launch.name)
+    return [name for one in names if (name := one.replace(" plain", "")) not in known]
+
+
+def raced(out: Path) -> dict[str, dict[str, Any]]:
+    """The races by name."""
+    lines = (out / RACES).read_text().splitlines() if (out / RACES).exists() else []
+    return {row["name"]: row for row in map(json.loads, lines)}
+
+
+def totals(counts: dict[str, int]) -> dict[str, int]:
+    """Wavefronts by part, and the conflicts of all parts."""
+    found = {part: counts[f"wavefronts_{part}"] for part in PARTS}
+    return found | {"conflicts": sum(counts[f"bank_conflicts_{part}"] for part in PARTS)}
 
 
 def measure(out: Path) -> None:
-    """Races, and counters of the launches that end."""
-    races, rows = versions.compared(out), json.loads((out / "kernels.json").read_text())
-    ran = [row["name"] for row in rows if "seconds" in races.get(row["name"], ())]
-    write(out, rows, races, {})
-    write(out, rows, races, versions.profile(out, ran, PROFILED))
+    """Races, each in a process that it may end, and the counters of launches that end."""
+    while left := races_left(out):
+        subprocess.run([sys.executable, __file__, "--race", out])
+        if races_left(out) == left:
+            keep(out, {"name": left[0], "error": "the process ended"})
+    races = raced(out)
+    write(out, races, {})
+    ran = [f"{name} {kind}" for name, one in races.items() if "seconds" in one for kind in KINDS]
+    ran = [name for name in ran if " bench" not in name]
+    write(out, races, collection.profile(out, COUNTERS, ran, PROFILED))
 
 
 def run(folder: Path, out: Path) -> None:
@@ -214,9 +310,10 @@ def words_of(kernel: Launch) -> list[str]:
     return [word for name, each in options for one in each for word in (name, one)]
 
 
-def write(out: Path, rows: list[dict[str, Any]], races: dict[str, Any], seen: dict[str, Any]) -> None:
+def write(out: Path, races: dict[str, Any], seen: dict[str, Any]) -> None:
     """The record, with what was measured beside what is predicted; counters are the least of three."""
-    for row in rows:
+    kept = json.loads((out / "kernels.json").read_text())
+    for row in kept["kernels"]:
         for key, name in (("race", row["name"]), ("bench", f"{row['name']} bench")):
             race = {k: v for k, v in races.get(name, {}).items() if k != "name"}
             if key == "bench":  # copies of a block write to the same places
@@ -224,14 +321,14 @@ def write(out: Path, rows: list[dict[str, Any]], races: dict[str, Any], seen: di
             row |= {key: race} if race else {}
         each = {kind: seen.get(f"{row['name']} {kind}") for kind in KINDS}
         if all(isinstance(found, list) for found in each.values()):
+            each = {kind: [*map(totals, found)] for kind, found in each.items()}
             row["counted"] = {
                 kind: {part: min(one[part] for one in found) for part in found[0]}
                 for kind, found in each.items()
             }
             row["varies"] = any(one != found[0] for found in each.values() for one in found)
-    about = "`layoutopt fix` on public kernels and our own: both versions, predicted, counted and timed."
-    commit = (out / "commit").read_text().strip()
-    on_gpu.write_record(out / "fixes.json", about, {"commit": commit, "kernels": rows})
+    name, about = kept.pop("record"), kept.pop("about")
+    on_gpu.write_record(out / name, about, kept)
 
 
 def ratio(row: dict[str, Any], key: str) -> float | None:
@@ -353,4 +450,4 @@ def write_docs() -> None:
 
 
 if __name__ == "__main__":
-    on_gpu.command_line(__doc__, fix, measure, run, write_docs)
+    on_gpu.command_line(__doc__, fix, patch, measure, race, run, write_docs)
