@@ -1,7 +1,5 @@
 """The README and the pages in docs/: what they show is what comes out, and the pages build."""
 
-import contextlib
-import io
 import json
 import re
 import subprocess
@@ -85,25 +83,6 @@ def test_every_name_that_python_gives_has_its_place_in_the_reference():
         if name != "__version__":
             home = layoutopt_package._HOMES[name]
             assert f"::: {home}.{name}\n    options:\n      heading: layoutopt.{name}\n" in text
-
-
-def test_notebook_gives_what_it_shows():
-    notebook = json.loads((ROOT / "docs/kernel_to_layout.ipynb").read_text())
-    space = {}
-    cells = [c for c in notebook["cells"] if c["cell_type"] == "code"]
-    assert all(c["outputs"] or c["execution_count"] for c in cells)
-    for cell in cells:
-        source = "".join(cell["source"])
-        lines = source.splitlines()
-        last = lines[-1] if re.fullmatch(r"[a-z]+", lines[-1]) else None
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            exec("\n".join(lines[:-1] if last else lines), space)
-        for output in cell["outputs"]:
-            if output["output_type"] == "stream":
-                assert printed.getvalue() == "".join(output["text"])
-            else:
-                assert space[last]._repr_html_() == "".join(output["data"]["text/html"])
 
 
 def test_html_escapes_what_a_file_says():

@@ -12,7 +12,6 @@ check` counts it. Conversions for which Triton uses no shared memory are told ap
 import argparse
 import json
 import random
-import subprocess
 import sys
 import tempfile
 import time
@@ -150,19 +149,15 @@ def by_triton(text: str, folder: Path) -> dict[str, int]:
     import triton
     from triton.backends.compiler import GPUTarget
 
-    source, cubin = folder / "kernel.ttgir", folder / "kernel.cubin"
+    source = folder / "kernel.ttgir"
     source.write_text(text)
     compiled = triton.compile(str(source), target=GPUTarget("cuda", 90, 32))
-    cubin.write_bytes(compiled.asm["cubin"])
-    shared = compiled.metadata.shared
-    start = [sys.executable, "-c", "from layoutopt.cli import run; run()", "check", str(cubin)]
-    launch = ["--entry", "kernel", "--block", str(32 * WARPS), "--shared", str(shared), "--json"]
-    ran = subprocess.run([*start, *launch], capture_output=True, text=True)
-    answer = json.loads(ran.stdout)
-    if not answer.get("certain", False):
-        raise ValueError(f"not certain: {answer.get('unknown')}")
-    totals = answer["totals"]
-    return {"bytes": shared, "wavefronts": totals["wavefronts_ld"] + totals["wavefronts_st"]}
+    launch = layoutopt.Launch(block=(32 * WARPS, 1, 1), shared_bytes=compiled.metadata.shared)
+    found = layoutopt.check_kernel(compiled.asm["cubin"], launch, entry="kernel", mend=False).report
+    if not found.certain:
+        raise ValueError(f"not certain: {found.unknown}")
+    wavefronts = found.totals["wavefronts_ld"] + found.totals["wavefronts_st"]
+    return {"bytes": compiled.metadata.shared, "wavefronts": wavefronts}
 
 
 def rows(seed: int, count: int) -> Iterator[dict]:

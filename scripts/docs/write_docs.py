@@ -1,4 +1,4 @@
-"""Write what is generated in README.md and docs/: outputs of commands, format, schema, hardware, picture.
+"""Write what is generated in README.md and docs/: outputs, format, schema, hardware, picture, notebook.
 
     python scripts/docs/write_docs.py
 
@@ -10,7 +10,9 @@ before a text block: what `scripts/docs/print_model.py` prints.
 """
 
 import argparse
+import contextlib
 import gzip
+import io
 import json
 import os
 import re
@@ -236,11 +238,32 @@ def picture() -> str:
         return (Path(folder) / "transpose.svg").read_text()
 
 
+def notebook() -> str:
+    """The notebook with what its cells print and show now."""
+    page, names = json.loads((DOCS / NOTEBOOK).read_text()), {}
+    cells = [cell for cell in page["cells"] if cell["cell_type"] == "code"]
+    for number, cell in enumerate(cells, start=1):
+        *lines, last = "".join(cell["source"]).splitlines()
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            exec("\n".join(lines if last.isidentifier() else [*lines, last]), names)
+        text, outputs = printed.getvalue().splitlines(keepends=True), []
+        if text:
+            outputs.append({"name": "stdout", "output_type": "stream", "text": text})
+        if last.isidentifier():
+            shown = {"text/html": [names[last]._repr_html_()]}
+            about = {"execution_count": number, "metadata": {}, "output_type": "execute_result"}
+            outputs.append({"data": shown, **about})
+        cell |= {"execution_count": number, "outputs": outputs}
+    return json.dumps(page, indent=1, ensure_ascii=False) + "\n"
+
+
+NOTEBOOK = "kernel_to_layout.ipynb"
 GENERATED = {
     "../problems/problem.schema.json": lambda: json.dumps(json_schema(), indent=1) + "\n",
     "format.md": format_page,
     "fragments.md": fragments_page,
     "hardware.md": hardware_page,
+    NOTEBOOK: notebook,
     "transpose.svg": picture,
 }
 # README.md and the pages whose commands are run, by their paths from the root.

@@ -61,10 +61,9 @@ def measure(folder: Path, out: Path, *, seconds: float = 1e9) -> None:
                 command = [*program["command"], recording]
             recorded = watched(command, left, folder)
             one |= {"alone_s": alone.seconds, "recorded_s": recorded.seconds}
-            one |= {"code_alone": alone.code, "code": recorded.code}
+            one["code"] = recorded.code
             said = recorded.text.splitlines()
             one["said"] = [line for line in said if "record" in line or "distinct" in line]
-            one["printed"] = [line for line in [*alone.text.splitlines(), *said] if "a launch" in line][:4]
             if not one["said"]:
                 one["said"] = recorded.text[-300:]
             waiting.append(pool.submit(audited, recording, one))
