@@ -1,7 +1,7 @@
 """Index instructions in machine code: what nvcc makes of emitted pieces, formulas and CuTe's Swizzle.
 
-    python scripts/benchmarks/index_machine_code.py [--arch sm_90] [--json FILE] [--only NAME]... [--show N]
-    python scripts/benchmarks/index_machine_code.py --against-published [--json FILE] [--only NAME]...
+    python scripts/benchmarks/index_machine_code.py [--arch sm_90] [--only NAME]...
+    python scripts/benchmarks/index_machine_code.py --against-published [--arch sm_90] [--only NAME]...
 
 The first compares the cost of index code with machine code. For each access of the catalogue, and each of
 several layouts of its tile (the one that was found when the catalogue last ran on a GPU, the published one,
@@ -24,7 +24,6 @@ import argparse
 import itertools
 import json
 import math
-import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -43,11 +42,10 @@ from layoutopt.codegen.languages import run_plan
 from layoutopt.codegen.plan import AccessPlan, Plan
 from layoutopt.codegen.selftest import access_instruction
 from layoutopt.errors import LayoutoptError
-from layoutopt.expressions.grammar import Const, Op, Var, names, substituted, to_text
+from layoutopt.expressions.grammar import Const, Op, Var, names, substituted
 from layoutopt.files.catalogue import of_one_tile
 from layoutopt.files.file import load
 from layoutopt.hardware.devices import device
-from layoutopt.hardware.machine import find_tool
 from layoutopt.index.address_forms import over_tid
 from layoutopt.kernels.program import Exit, Jump, Memory, Program, Step, read_by
 from layoutopt.kernels.read.files import kernels
@@ -57,7 +55,6 @@ from layoutopt.search.block import solve
 ROOT = Path(__file__).parents[2]
 RECORD = ROOT / "tests/data/h200_runs.json"
 MAX_ITERATIONS = 64
-NVCC = find_tool("nvcc") or "nvcc"
 Rows = list[dict[str, Any]]
 # Ours, CuTe's, the published layout as emitted, and as its kernel writes it.
 WAYS = ("ours", "cute", "reduced", "published")
@@ -67,17 +64,14 @@ WAYS = ("ours", "cute", "reduced", "published")
 FREE = ("S2R", "S2UR", "MOV", "UMOV", "IMAD.MOV", "LDC", "ULDC", "CS2R", "R2UR", "NOP", "HFMA2")
 
 
-def functions(title: str, text: str, cubin: Path, arch: str, *flags: str | Path) -> dict[str, Program]:
+def functions(title: str, text: str, source: Path, arch: str, *flags: str) -> dict[str, Program]:
     """The kernels of a source as machine code; none where nvcc refuses it."""
-    source = cubin.with_suffix(".cu")
     source.write_text(text)
-    command = [NVCC, "-std=c++17", "-O3", "-w", f"-arch={arch}", *flags, "-cubin", "-o", cubin, source]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    source.unlink()
-    if done.returncode:
-        print(title, done.stderr[:500], file=sys.stderr)
+    try:
+        return {kernel.name: kernel.read() for kernel in kernels(source, arch, ["-std=c++17", "-w", *flags])}
+    except LayoutoptError as error:
+        print(title, error, file=sys.stderr)
         return {}
-    return {kernel.name: kernel.read() for kernel in kernels(cubin)}
 
 
 def is_shared(step: Step) -> bool:
@@ -226,7 +220,7 @@ def counted(planned: Plan, most: float = math.inf) -> Iterator[tuple[int, Access
 def predicted(record: dict[tuple[str, str], str], name: str, problem: Problem) -> tuple[Rows, str]:
     """What is predicted for each access and layout of a problem, and a source of all their kernels."""
     gpu, rows, text = device("sm_90"), [], ""
-    for number, (kind, offset) in enumerate(layouts(name, problem, record).items()):
+    for number, offset in enumerate(layouts(name, problem, record).values()):
         try:
             planned = run_plan(msgspec.structs.replace(problem, name=f"layout {number}"), gpu, offset)
         except LayoutoptError:
@@ -238,10 +232,8 @@ def predicted(record: dict[tuple[str, str], str], name: str, problem: Problem) -
             parts = access.active is not None and bool(names(access.active) & set(access.access.loops))
             base, address = base_of(access, "smem"), address_from(access, "smem", "base")
             text += kernel(symbol, access, base, address, given=False)
-            rows.append({"problem": name, "access": access.access.name, "number": k, "layout": kind,
-                         "offset": offset, "iterations": cost.iterations, "once": cost.once,
-                         "predicted": cost.total, "predicated": parts, "address": to_text(access.form.address),
-                         "kernels": {"machine": symbol}})  # fmt: skip
+            rows.append({"problem": name, "number": k, "iterations": cost.iterations, "predicted": cost.total,
+                         "predicated": parts, "kernels": {"machine": symbol}})  # fmt: skip
     return rows, text
 
 
@@ -360,8 +352,8 @@ def compiled(make: Callable[[str, Problem], tuple[Rows, str]], only: list[str], 
 
     def work(folder: Path, name: str, path: Path) -> Rows:
         mine, text = make(name, load(path))
-        cubin = folder / f"{name.replace('/', '_')}.cubin"
-        found = functions(name, "#include <cstdint>\n" + text, cubin, *flags) if mine else {}
+        source = folder / f"{name.replace('/', '_')}.cu"
+        found = functions(name, "#include <cstdint>\n" + text, source, *flags) if mine else {}
         for row in mine if found else ():
             for kind, symbol in row.pop("kernels").items():
                 row[kind] = index_instructions(found[symbol], row["iterations"])
@@ -380,9 +372,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--against-published", action="store_true")
     parser.add_argument("--arch", default="sm_90")
-    parser.add_argument("--json", type=Path)
     parser.add_argument("--only", action="append", default=[])
-    parser.add_argument("--show", type=int, default=0, help="The so many largest errors.")
     args = parser.parse_args()
     if args.against_published:
         import cutlass_library
@@ -395,11 +385,6 @@ def main() -> None:
         record = {(run["problem"], run["layout"]): run["offset"] for run in runs}
         rows = compiled(partial(predicted, record), args.only, args.arch)
         print("\n".join(summary(rows)))
-        for row in sorted(rows, key=lambda r: -abs(r["predicted"] - r["machine"]))[: args.show]:
-            print(f"{row['predicted']:>5} {row['machine']:>7.1f} {row['iterations']:>4}  "
-                  f"{row['problem']} {row['access']} [{row['layout']}] {row['address'][:150]}")  # fmt: skip
-    if args.json:
-        args.json.write_text(json.dumps(rows, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -60,9 +60,7 @@ def run_campaign(
     parser.add_argument("--seed", type=int, default=1, help="case k of a seed is always the same")
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long")
-    parser.add_argument(
-        "--save", "--keep", type=Path, default=Path("fuzz_findings"), help="folder for what fails"
-    )
+    parser.add_argument("--save", type=Path, default=Path("fuzz_findings"), help="folder for what fails")
     parser.add_argument("--case", type=Path, help="run this saved case and nothing else")
     parser.add_argument("--slack", type=float, default=1, help="times the processor time that is allowed")
     parser.add_argument("--no-shrink", action="store_true")

@@ -1,21 +1,20 @@
 """Programs, what `layoutopt capture` records of them, and the profiler: do launches and counters agree?
 
-    python3 scripts/measure/record_applications.py --measure FOLDER OUT [--seconds N]
+    python3 scripts/measure/record_applications.py --measure FOLDER OUT
     python3 scripts/measure/record_applications.py --record OUT/applications.json ...
     python3 scripts/measure/record_applications.py --write-docs
 
 FOLDER/programs.json lists programs: `name`, `of` (where it is from), `command` (run in FOLDER), perhaps
 `data` (bytes of --data), `expected` (launches, where the profiler cannot tell), `first` (the profiler counts
-so many launches only), `most_s` (seconds that it may take) and `records_itself`. The first step needs a GPU
-and ncu: it runs each alone, recorded, and under the profiler, audits what was recorded, and writes
-OUT/applications.json after each program, until N seconds are over. The second keeps what the page needs in
+so many launches only), `most_s` (seconds that the profiler may take) and `records_itself`. The first step
+needs a GPU and ncu: it runs each alone, recorded, and under the profiler, audits what was recorded, and
+writes OUT/applications.json after each program. The second keeps what the page needs in
 tests/data/launches/applications.json. Nothing of the sources is kept.
 """
 
 import collections
 import json
 import re
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -28,14 +27,12 @@ ROOT = Path(__file__).parents[2]
 RECORD = ROOT / "tests/data/launches/applications.json"
 PAGE = ROOT / "docs/applications.md"
 MARK = "<!-- programs: scripts/measure/record_applications.py --write-docs -->"
-SECONDS_A_RUN = 100
-LAYOUTOPT = ["layoutopt"]
+LONGEST_S, SECONDS_A_RUN = 600, 100
 WAVES = len(PARTS)  # wavefronts of loads, stores and atomics come first of the counters
 Key = tuple[str, tuple[int, ...], tuple[int, ...]]
 
 
-def measure(folder: Path, out: Path, *, seconds: float = 1e9) -> None:
-    began = time.monotonic()
+def measure(folder: Path, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     folder, out = folder.absolute(), out.absolute()
     found: list[dict[str, Any]] = []
@@ -47,30 +44,23 @@ def measure(folder: Path, out: Path, *, seconds: float = 1e9) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         for program in json.loads((folder / "programs.json").read_text()):
-            left = seconds - (time.monotonic() - began)
-            if left < 20:
-                print("no time left for", program["name"])
-                break
             one = {key: program[key] for key in ("name", "of", "expected", "first") if key in program}
             found.append(one)
             recording = out / program["name"]
-            alone = watched(program["command"], left, folder)
+            alone = watched(program["command"], LONGEST_S, folder)
             data = ["--data", program["data"]] if "data" in program else []
-            command = [*LAYOUTOPT, "capture", "-o", recording, *data, "--", *program["command"]]
+            command = ["layoutopt", "capture", "-o", recording, *data, "--", *program["command"]]
             if program.get("records_itself"):  # by layoutopt.capture
                 command = [*program["command"], recording]
-            recorded = watched(command, left, folder)
-            one |= {"alone_s": alone.seconds, "recorded_s": recorded.seconds}
-            one["code"] = recorded.code
-            said = recorded.text.splitlines()
-            one["said"] = [line for line in said if "record" in line or "distinct" in line]
-            if not one["said"]:
-                one["said"] = recorded.text[-300:]
+            recorded = watched(command, LONGEST_S, folder)
+            one |= {"code": recorded.code, "alone_s": alone.seconds, "recorded_s": recorded.seconds}
+            said = [line for line in recorded.text.splitlines() if "record" in line or "distinct" in line]
+            one["spent_us"] = sum(map(float, re.findall(r"([\d.]+) us a launch", "\n".join(said))))
             waiting.append(pool.submit(audited, recording, one))
             if "expected" not in program:
-                one["profiled"] = profiled(program, folder, out, seconds - (time.monotonic() - began))
-            print(program["name"], alone[:2], recorded[:2], one["said"],
-                  one.get("profiled", {}).get("seconds"), flush=True)  # fmt: skip
+                one["profiled"] = profiled(program, folder, out)
+            took = one.get("profiled", {}).get("seconds")
+            print(program["name"], alone[:2], recorded[:2], said, took, flush=True)
             write()
         for answer in waiting:
             answer.result()
@@ -79,7 +69,7 @@ def measure(folder: Path, out: Path, *, seconds: float = 1e9) -> None:
 
 def audited(recording: Path, one: dict[str, Any]) -> None:
     """What `check` says of a recording; seconds, its report, and launches by kernel and shape."""
-    command = [*LAYOUTOPT, "check", recording, "--no-fix"]
+    command = ["layoutopt", "check", recording, "--no-fix"]
     done = watched([*command, "--json"], 200)
     one["audit_s"] = done.seconds
     try:
@@ -104,14 +94,14 @@ def audited(recording: Path, one: dict[str, Any]) -> None:
     one["lines"] = re.findall(line, said, re.MULTILINE)
 
 
-def profiled(program: dict[str, Any], folder: Path, out: Path, left: float) -> dict[str, Any]:
+def profiled(program: dict[str, Any], folder: Path, out: Path) -> dict[str, Any]:
     """The profiler's counters, by kernel and shape: how many launches had which."""
     log = out / "ncu.csv"
     log.unlink(missing_ok=True)
     most = ["--launch-count", program["first"]] if "first" in program else []
     all_of = ("--print-kernel-base", "mangled", "--target-processes", "all", "--log-file", log)
     command = [*on_gpu.profiler(COUNTERS, *most, *all_of), *program["command"]]
-    done = watched(command, min(left, program.get("most_s", SECONDS_A_RUN)), folder)
+    done = watched(command, program.get("most_s", SECONDS_A_RUN), folder)
     told = log.read_text(errors="replace") if log.exists() else ""
     groups: dict[Key, collections.Counter[tuple[int, ...]]] = {}
     for *key, counts in (seen := on_gpu.launched(told, COUNTERS)):
@@ -176,10 +166,7 @@ def record(*files: Path) -> None:
             row["counted"] = one.get("expected") or counted["launches"]
             if "first" in one:
                 row["first"] = one["first"]
-            row |= {key: one[key] for key in ("code", "alone_s", "recorded_s", "audit_s")}
-            row["spent_us"] = sum(
-                float(spent) for text in one["said"] for spent in re.findall(r"([\d.]+) us a launch", text)
-            )  # fmt: skip
+            row |= {key: one[key] for key in ("code", "alone_s", "recorded_s", "audit_s", "spent_us")}
             row["not_evaluated"] = sum("failure" in kernel for kernel in one["kernels"])
             if counted["launches"]:
                 row |= agreement(one)
