@@ -23,6 +23,7 @@ from layoutopt.hardware.devices import load_devices
 from layoutopt.layout.layout import Digit, Layout
 from layoutopt.proof import reasons
 from layoutopt.search import solve as solving
+from layoutopt.search.proposal import Found
 from layoutopt.search.search import Proposer
 
 TEXT = (ROOT / "CONTRIBUTING.md").read_text()
@@ -120,8 +121,8 @@ def test_another_who_proposes_layouts(monkeypatch):
     row_major = Layout((8, 8), 4, (Digit(0, 1, 8, 8), Digit(1, 1, 8, 1)))
 
     def plain(search, best):
-        assert best.weighted_excess == 0
-        return replace(best, layout=row_major, family="none", bytes=256, weighted_excess=excess)
+        assert best.found.weighted_excess == 0
+        return replace(best, found=Found(row_major, "none", weighted_excess=excess, bytes=256))
 
     problem = from_data(transpose(8))
     excess = check(problem, "x0*8 + x1").excess

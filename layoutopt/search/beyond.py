@@ -76,8 +76,8 @@ def with_tables(search: Search, proposal: Proposal) -> Proposal:
         found += smallest(case, best, ask)
     for free in found:
         proposal = _better(case, proposal, replace(free, bound=max(free.bound, least)), allowed)
-    if named and proposal.layout is None and not proposal.refuted:
-        return replace(proposal, left_open=True, notes=(*proposal.notes, _TABLES_LEFT))
+    if named and proposal.found is None and proposal.left_open:
+        return replace(proposal, notes=(*proposal.notes, _TABLES_LEFT))
     return proposal
 
 
@@ -87,14 +87,13 @@ def _unless_a_table(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
     wants_strides = limits.order is not None or stride_multiple(case.lowered) > 1
     # Also a table too large to be searched.
     table_allowed = "table" in (limits.families or FAMILIES) and not wants_strides
-    if proposal.layout is not None or not proposal.complete or not table_allowed:
+    if proposal.found is not None or proposal.left_open or not table_allowed:
         return proposal
     too_large = limits.max_bytes is not None and case.lowered.tile.bytes > limits.max_bytes
     if too_large or (ask.conflict_free and bound.everywhere and bound.lower_bound > 0):
         return proposal
-    return replace(
-        proposal, refuted=False, notes=(*proposal.notes, why_none_is_searched(case) or _TABLES_LEFT)
-    )
+    why = why_none_is_searched(case) or _TABLES_LEFT
+    return replace(proposal, left_open=True, notes=(*proposal.notes, why))
 
 
 def _is_settled(case: Case, proposal: Proposal, ask: Ask, least: int, table_allowed: bool) -> bool:
@@ -105,8 +104,8 @@ def _is_settled(case: Case, proposal: Proposal, ask: Ask, least: int, table_allo
     tile, limits = case.lowered.tile, case.lowered.layout
     if limits.objective.instructions_first:
         return True  # excess is the price of what comes first
-    if proposal.layout is not None:
-        return proposal.weighted_excess <= least and (proposal.bytes == tile.bytes or not table_allowed)
+    if (found := proposal.found) is not None:
+        return found.weighted_excess <= least and (found.bytes == tile.bytes or not table_allowed)
     too_large = limits.max_bytes is not None and tile.bytes > limits.max_bytes
     return too_large or (bool(least) if ask.conflict_free else not table_allowed)
 
@@ -119,12 +118,11 @@ def _bounded(case: Case, proposal: Proposal, known: EveryLayout, ask: Ask) -> Pr
     if known.bound < max(1, proposal.excess_bound.lower_bound):
         return proposal
     proposal = replace(proposal, excess_bound=Proved(known.bound, by=decider))
-    if proposal.layout is None and ask.conflict_free:
+    if (found := proposal.found) is None:
         reason = f"every layout has conflicts, by {known.evidence}"
-        return replace(proposal, refuted=True, left=reason, notes=())
-    if known.bound == proposal.weighted_excess and proposal.bytes == case.lowered.tile.bytes:
-        return replace(proposal, left_open=False)
-    return proposal
+        return replace(proposal, left_open=False, left=reason, notes=()) if ask.conflict_free else proposal
+    met = known.bound == found.weighted_excess and found.bytes == case.lowered.tile.bytes
+    return replace(proposal, left_open=proposal.left_open and not met)
 
 
 def _best_formula(search: Search, proposal: Proposal) -> FreeAssignment | None:
@@ -141,9 +139,9 @@ def _better(case: Case, proposal: Proposal, free: FreeAssignment, table_allowed:
     """The better of the proposal and a table; where no table is allowed, a note says what one would have."""
     assert free.excess is not None
     assert free.bytes is not None
-    objective = case.lowered.layout.objective
-    of_formula = objective.key(proposal.weighted_excess, proposal.bytes)
-    if proposal.layout is None or rank(case, free) < of_formula:
+    formula = proposal.found
+    of_formula = case.lowered.layout.objective.key(formula.weighted_excess, formula.bytes) if formula else ()
+    if formula is None or rank(case, free) < of_formula:
         if table_allowed:
             return as_table(case.lowered, free, proposal)
         weighted = "weighted " if case.has_weights else ""

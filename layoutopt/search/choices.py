@@ -51,7 +51,7 @@ from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import EVERY_LAYOUT, Arrangement, Bound, Proof, Result, Status
 from layoutopt.problems.types import Access, Constraints, Problem
 from layoutopt.search.lanes import under_layout
-from layoutopt.search.proposal import COUNTED, STOPPED, Ask, Proposal, Proved
+from layoutopt.search.proposal import COUNTED, STOPPED, Ask, Found, Proposal, Proved
 from layoutopt.search.solve import solve_fixed
 from layoutopt.search.verify import verified
 
@@ -494,17 +494,14 @@ class _Lanes(_Open):
             every_layout = math.ceil(exact_bound), proof.evidence
         elif proof.every_layout is not None:
             every_layout = math.ceil(in_trace_unit(proof.every_layout.lower_bound)), proof.evidence
+        # The hardware that dictates the layout fixes its alignment; free lanes do not change it.
+        alignment = result.alignment_bytes if self.problem.is_dictated else None
         return Proposal(
-            layout=layout,
-            family=result.family or "",
-            weighted_excess=excess,
-            bytes=size,
+            Found(layout, result.family or "", excess, size, alignment),
             excess_bound=excess_bound,
-            plain_floor=0,
             bytes_bound=bytes_bound,
+            plain_bound=Proved(0),
             left_open=not objective.counts_only,
             left=_LANES_LEFT if floor is None or proved else floor.reason,
             every_layout=every_layout,
-            # The hardware that dictates the layout fixes its alignment; free lanes do not change it.
-            alignment_bytes=result.alignment_bytes if self.problem.is_dictated else None,
         )

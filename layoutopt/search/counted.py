@@ -8,6 +8,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Final, TypeVar
 
 import numpy as np
@@ -25,8 +26,9 @@ from layoutopt.model.linearisations import unpadded
 from layoutopt.model.pads import unswizzled
 from layoutopt.model.phases import merged
 from layoutopt.model.space import Space
-from layoutopt.search.proposal import STOPPED, Proposal, Proved
-from layoutopt.search.search import Search
+from layoutopt.problems.answer import EVERY_LAYOUT
+from layoutopt.search.proposal import STOPPED, Found, Proposal, Proved
+from layoutopt.search.search import Search, rank
 
 # Lane accesses counted in one go, whose arrays stay in the cache; and elements of all their tables.
 _BATCH_LANES: Final = 1 << 18
@@ -147,50 +149,44 @@ def cute_swizzles(space: Space, element_bytes: int) -> Iterator[Layout]:
                 yield dense.layout(space.shape, element_bytes, swizzle)
 
 
-def best_swizzle(search: Search, _: Proposal | None = None) -> Proposal:
-    """The best of `cute_swizzles`; nothing is proved."""
+def _best_swizzle(search: Search) -> Found | None:
+    """The best of `cute_swizzles`; None where they or the conflicts of all of them are not allowed."""
     scene, size = search.scene, search.scene.tile.element_bytes
-    counter, none = Counter(search.case, scene.counted), scene.none(STOPPED, scene.scope, False)
     if scene.field is None and not scene.counts_swizzles:
-        return none
+        return None
+    counter = Counter(search.case, scene.counted)
     layout = best(cute_swizzles(scene.space, size), counter, scene.floor, scene.limit)
     if layout is None:
-        return none
+        return None
     table = layout.table()
-    excess, used = int(counter.excess(table.reshape(1, -1))[0]), int(table.max()) + size
+    excess = int(counter.excess(table.reshape(1, -1))[0])
     if excess and scene.conflict_free:
-        return none
+        return None
     dims = [digit.dim for digit in layout.digits]
     names = ["order"] * (dims != sorted(dims)) + ["xor"] * bool(layout.swizzle)
-    family = "+".join(names) or "none"
-    return replace(
-        none, layout=layout, family=family, weighted_excess=excess, bytes=used, left=STOPPED, left_open=True
-    )
+    return Found(layout, "+".join(names) or "none", excess, int(table.max()) + size)
+
+
+def swizzles_alone(search: Search, _: Proposal | None) -> Proposal:
+    """The best of `cute_swizzles`; nothing is proved."""
+    nothing_proved = search.scene.none(STOPPED, search.scene.scope, False)
+    found = _best_swizzle(search)
+    return nothing_proved if found is None else replace(nothing_proved, found=found, left=STOPPED)
 
 
 def swizzles(search: Search, proposal: Proposal | None) -> Proposal:
     """The better of the proposal and `cute_swizzles`; bounds of the scope are then of both together."""
     assert proposal is not None
-    scene, bound, smallest = search.scene, proposal.excess_bound, proposal.bytes_bound
-    found = best_swizzle(search)
-    all_counted = not current().spent
-    if not all_counted:
-        bound, smallest = bound if bound.everywhere else Proved(scene.floor), Proved(scene.tile.bytes)
-        proposal = replace(proposal, excess_bound=bound, bytes_bound=smallest)
-    if found.layout is None:
+    scene, excess, size = search.scene, proposal.excess_bound, proposal.bytes_bound
+    found = _best_swizzle(search)
+    if current().spent:  # not all were counted
+        excess, size = excess if excess.everywhere else Proved(scene.floor), Proved(scene.tile.bytes)
+    elif found is not None and (found.weighted_excess, found.bytes) < (excess.lower_bound, size.lower_bound):
+        excess = excess._replace(lower_bound=found.weighted_excess)
+        size = Proved(found.bytes, scene.scope if found.bytes > scene.tile.bytes else EVERY_LAYOUT)
+    proposal = replace(proposal, excess_bound=excess, bytes_bound=size)
+    if found is None:
         return proposal
-    excess, used = int(found.weighted_excess), found.bytes
-    if proposal.layout is None or excess <= proposal.weighted_excess:
-        if used < smallest.lower_bound or (excess < bound.lower_bound and all_counted):
-            smallest = Proved(used, scene.scope) if used > scene.tile.bytes else Proved(used)
-        bound = bound._replace(lower_bound=min(bound.lower_bound, excess))
-        proposal = replace(proposal, excess_bound=bound, bytes_bound=smallest)
-    if proposal.layout is None:
-        return replace(found, excess_bound=bound, bytes_bound=smallest, left_open=proposal.left_open)
-
-    def rank(layout: Layout, excess: float, used: int) -> tuple[float, ...]:
-        return scene.objective.key(excess, used, search.case.index_cost(search.case.as_elements(layout)))
-
-    if rank(proposal.layout, proposal.weighted_excess, proposal.bytes) <= rank(found.layout, excess, used):
-        return proposal
-    return replace(proposal, layout=found.layout, family=found.family, weighted_excess=excess, bytes=used)
+    if proposal.found is None:
+        proposal = replace(proposal, left_open=False, left=STOPPED)
+    return replace(proposal, found=min(proposal.found, found, key=partial(rank, search.case)))

@@ -29,7 +29,7 @@ from layoutopt.problems.answer import EVERY_LAYOUT, Descriptor, TensorMap
 from layoutopt.problems.types import Problem
 from layoutopt.search.direct import NOT_ALL, SAID, direct_layouts, may_be_others
 from layoutopt.search.modes import Named, of_access
-from layoutopt.search.proposal import STOPPED, Proposal, Proved
+from layoutopt.search.proposal import STOPPED, Found, Proposal, Proved
 from layoutopt.search.search import Search
 
 # Candidates that an answer names.
@@ -116,19 +116,13 @@ def propose(search: Search, _: Proposal | None) -> Proposal:
     size = best.bytes if best else min((c.bytes for c in served), default=problem.tile.bytes)
     least_size = size if complete else problem.tile.bytes
     return Proposal(
-        layout=best.layout if best else None,
-        family=best.name if best else "",
-        weighted_excess=best.weighted if best else 0,
-        bytes=size,
+        Found(best.layout, best.name, best.weighted, best.bytes, best.alignment_bytes) if best else None,
         excess_bound=Proved(least, scope, "hardware"),
-        plain_floor=0,
         bytes_bound=Proved(least_size, EVERY_LAYOUT if least_size == problem.tile.bytes else scope),
-        refuted=complete and best is None,
+        plain_bound=Proved(plain, scope),
         left_open=not complete,
         left=left,
         notes=(reason,),
-        alignment_bytes=best.alignment_bytes if best else None,
-        plain_bound=Proved(plain, scope),
     )
 
 

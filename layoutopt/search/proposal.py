@@ -87,25 +87,28 @@ class Proved(NamedTuple):
         return Bound(self.lower_bound, self.scope)
 
 
-class Proposal(Struct, frozen=True):
-    """A layout, or none, and what is proved; the conflict engine decides whether what it promises holds."""
+class Found(Struct, frozen=True):
+    """A layout, and what whoever found it promises; the conflict engine decides whether that holds."""
 
-    layout: Layout | None  # the best layout found; None if there is none
-    family: str  # the families it uses
+    layout: Layout
+    family: str  # the families it uses, such as "order+xor"
     weighted_excess: float  # in units of `Trace.weight_unit`
     bytes: int  # last offset plus element size
-    excess_bound: Proved  # of the weighted excess
-    plain_floor: int  # excess, weights not applied, that the counting bound leaves in every layout
-    bytes_bound: Proved  # of the bytes at that excess
-    refuted: bool = False  # without a layout: whether that there is none is proved
-    # Whether something may be better of which the bounds say nothing, such as a cheaper index where
-    # instructions come first.
-    left_open: bool = False
-    left: str = STOPPED  # why there is no layout, or what is left unproved of one that is not `complete`
-    notes: tuple[str, ...] = ()  # what else is to be said
     alignment_bytes: int | None = None  # that the base must have, where not the layout's own needs decide
-    # Of the excess, weights not applied, where more is known than the other two say.
-    plain_bound: Proved | None = None
+
+
+class Proposal(Struct, frozen=True):
+    """The best layout found so far, if any, and what is proved of every other."""
+
+    found: Found | None
+    excess_bound: Proved  # of the weighted excess
+    bytes_bound: Proved  # of the bytes, where the weighted excess is its bound
+    plain_bound: Proved  # of the excess, weights not applied
+    # Whether something may be better of which the bounds say nothing: where no layout was found, any layout;
+    # else such as one with a cheaper index, where instructions come first.
+    left_open: bool = False
+    left: str = STOPPED  # why no layout was found, or what is not proved of one that is not `complete`
+    notes: tuple[str, ...] = ()  # what else is to be said
     # Proved lower bound of the weighted excess of every layout, and what it rests on, where that was asked.
     every_layout: tuple[int, str] | None = None
     model: ModelGrowth | None = None  # what one model of everything took, where it was asked
@@ -113,10 +116,10 @@ class Proposal(Struct, frozen=True):
     @property
     def complete(self) -> bool:
         """Whether nothing is better: the bounds are met, or there is no layout."""
-        if self.layout is None:
-            return self.refuted
-        met = self.weighted_excess <= self.excess_bound.lower_bound
-        return met and self.bytes <= self.bytes_bound.lower_bound and not self.left_open
+        if self.found is None or self.left_open:
+            return not self.left_open
+        least = self.excess_bound.lower_bound, self.bytes_bound.lower_bound
+        return self.found.weighted_excess <= least[0] and self.found.bytes <= least[1]
 
     @property
     def decided_by(self) -> str:
@@ -126,5 +129,5 @@ class Proposal(Struct, frozen=True):
     @property
     def reason(self) -> str:
         """Why there is no layout, what is left unproved, and what else is to be said; may be empty."""
-        left = self.left if self.layout is None or not self.complete else ""
+        left = self.left if self.found is None or not self.complete else ""
         return "; ".join(filter(None, (left, *self.notes)))

@@ -7,7 +7,7 @@ sample. A transpose of two million words is decided by two
 thousand of its rows and columns.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -20,8 +20,8 @@ from layoutopt.errors import VerificationError
 from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.ground.budget import current
 from layoutopt.model.phases import counting_excess, phase_sets
-from layoutopt.search.proposal import Proposal, Proved
-from layoutopt.search.search import Search
+from layoutopt.search.proposal import Found, Proposal, Proved
+from layoutopt.search.search import Search, rank
 
 # Warp instructions beyond which a sample is searched; how many it has, and how many join it in a round.
 MOST_TOGETHER: Final = 1 << 14
@@ -48,13 +48,13 @@ def by_sample(search: Search, so_far: Proposal | None) -> Proposal:
     for _ in range(_ROUNDS):
         of_sample = Search(case, ask, search.proposers, _only(lanes, sampled), search.for_formulas)
         proposal = of_sample.proposal()
-        if proposal.layout is None:  # where it is proved that the sample has none, nothing else has one
-            return proposal if best is None or best.layout is None else best
-        excess = _excess(case, lanes, proposal, sampled)
-        counted, holds = _of_all(case, proposal, excess, sampled)
-        best = counted if best is None or best.layout is None else min(best, counted, key=_rank(case))
-        if ask.conflict_free and best.weighted_excess:
-            best = replace(best, layout=None, left=_LEFT)
+        if proposal.found is None:  # where it is proved that the sample has none, nothing else has one
+            return proposal if best is None or best.found is None else best
+        excess = _excess(case, lanes, proposal.found, sampled)
+        counted, holds = _of_all(case, proposal, proposal.found, excess, sampled)
+        best = min(best or counted, counted, key=lambda p: rank(case, p.found))
+        if ask.conflict_free and best.found is not None and best.found.weighted_excess:
+            best = replace(best, found=None, left_open=True, left=_LEFT)
         joining = [_worst(over, rows) for over, rows in zip(excess, sampled, strict=True)]
         if holds or current().spent or not any(rows.any() for rows in joining):
             return best
@@ -63,29 +63,28 @@ def by_sample(search: Search, so_far: Proposal | None) -> Proposal:
     return best
 
 
-def _excess(case: Case, lanes: Trace, proposal: Proposal, sampled: list[BoolArray]) -> list[IntArray]:
+def _excess(case: Case, lanes: Trace, found: Found, sampled: list[BoolArray]) -> list[IntArray]:
     """Weighted excess of every warp instruction, an array an access, as the conflict engine counts it.
 
     Raises:
-        VerificationError: that of the sampled ones is not what the proposal promised.
+        VerificationError: that of the sampled ones is not what was promised.
     """
-    assert proposal.layout is not None
-    table = case.table(case.as_elements(proposal.layout))
+    table = case.table(case.as_elements(found.layout))
     excess = []
     for access in lanes.accesses:
         counts = count_wavefronts(table[access.element], access.active, access.operation, access.rule)
         excess.append((counts.wavefronts - counts.ideal) * access.weight)
     counted = sum(int(over[rows].sum()) for over, rows in zip(excess, sampled, strict=True))
-    if counted != proposal.weighted_excess:
+    if counted != found.weighted_excess:
         raise VerificationError(
-            f"the model promised a weighted excess of {proposal.weighted_excess} for a sample, "
+            f"the model promised a weighted excess of {found.weighted_excess} for a sample, "
             f"the engine counts {counted}"
         )
     return excess
 
 
 def _of_all(
-    case: Case, proposal: Proposal, excess: list[IntArray], sampled: list[BoolArray]
+    case: Case, proposal: Proposal, found: Found, excess: list[IntArray], sampled: list[BoolArray]
 ) -> tuple[Proposal, bool]:
     """A sample's proposal for all instructions, and whether its bounds hold for all.
 
@@ -94,15 +93,16 @@ def _of_all(
     holds for all, too.
     """
     total, more, plain = sum(int(over.sum()) for over in excess), 0, 0
-    if total != proposal.weighted_excess:
+    if total != found.weighted_excess:
         more, plain = _counting_excess(case, _only(case.certain, [~rows for rows in sampled]))
-    bound = proposal.excess_bound.lower_bound + more
-    holds = total == proposal.weighted_excess or (proposal.complete and total <= bound)
+    bound, plain_bound = proposal.excess_bound, proposal.plain_bound
+    bound = bound._replace(lower_bound=bound.lower_bound + more)
+    holds = total == found.weighted_excess or (proposal.complete and total <= bound.lower_bound)
     counted = replace(
         proposal,
-        weighted_excess=total,
-        excess_bound=proposal.excess_bound._replace(lower_bound=bound),
-        plain_floor=proposal.plain_floor + plain,
+        found=replace(found, weighted_excess=total),
+        excess_bound=bound,
+        plain_bound=plain_bound._replace(lower_bound=plain_bound.lower_bound + plain),
     )
     if not holds:
         least = Proved(case.lowered.tile.bytes)
@@ -118,17 +118,6 @@ def _counting_excess(case: Case, lanes: Trace) -> tuple[int, int]:
             piece = _only(Trace((access,), lanes.weight_unit), [slice(first, first + _PIECE)])
             found.append(counting_excess(phase_sets(piece, case.lowered.tile, whole)))
     return sum(weighted for weighted, _ in found), sum(plain for _, plain in found)
-
-
-def _rank(case: Case) -> Callable[[Proposal], tuple[float, ...]]:
-    objective = case.lowered.layout.objective
-
-    def rank(p: Proposal) -> tuple[float, ...]:
-        layout = p.layout if objective.instructions_first else None
-        cost = 0 if layout is None else case.index_cost(case.as_elements(layout))
-        return objective.key(p.weighted_excess, p.bytes, cost)
-
-    return rank
 
 
 def _some(total: int, count: int) -> BoolArray:

@@ -53,7 +53,7 @@ from layoutopt.model.swizzle_rules import (
 from layoutopt.problems.answer import ModelGrowth
 from layoutopt.problems.types import FAMILIES, Problem
 from layoutopt.search.mask_tree import Question, Searched, within_ceilings
-from layoutopt.search.proposal import COUNTED, STOPPED, Ask, Proposal, Proved, standing
+from layoutopt.search.proposal import COUNTED, STOPPED, Ask, Found, Proposal, Proved, standing
 
 # Classes that the tree of masks counts for one linearisation, about 0.1 s; for fewer shifts, and at first.
 STEPS, _STEPS_OF_FEW_SHIFTS, FEW_STEPS = 1 << 26, 1 << 22, 1 << 19
@@ -371,13 +371,10 @@ class Scene:
             if self.knows_sizes and open_bytes > self.tile.bytes:
                 bytes_bound = Proved(open_bytes, self.scope, self._decider)
         return Proposal(
-            layout,
-            solution.family,
-            solution.excess,
-            used,
+            Found(layout, solution.family, solution.excess, used),
             proved,
-            self.plain_floor,
             bytes_bound,
+            Proved(self.plain_floor),
             left_open=self.objective.instructions_first,
             left=_COST_OPEN if self.objective.instructions_first else STOPPED,
             model=self.tally.growth,
@@ -403,13 +400,10 @@ class Scene:
             complete = False
         return Proposal(
             None,
-            "",
-            0,
-            0,
             Proved(self.floor, by=self._decider),
-            self.plain_floor,
             Proved(self.tile.bytes),
-            refuted=complete,
+            Proved(self.plain_floor),
+            left_open=not complete,
             left=f"{reason} ({scope})",
             model=self.tally.growth,
         )

@@ -1,5 +1,6 @@
 """One case, and the proposers of layouts for it: each in turn improves on the best proposal so far."""
 
+import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Final
@@ -10,13 +11,21 @@ from msgspec.structs import replace
 from layoutopt.accesses.trace import Trace
 from layoutopt.engine.case import Case
 from layoutopt.ground.budget import Budget, current, spending
-from layoutopt.search.proposal import Ask, Proposal
+from layoutopt.search.proposal import Ask, Found, Proposal
 from layoutopt.search.reach_floor import ReachFloor
 from layoutopt.search.scene import Scene
 from layoutopt.search.tables import are_asked_for
 
 # Share of the work that the search over the families may use; proofs for every layout get the rest.
 _SEARCH_SHARE: Final = 0.75
+
+
+def rank(case: Case, found: Found | None) -> tuple[float, ...]:
+    """Sorting key of layouts of a case by its objective, the better one smaller; none is the worst."""
+    if found is None:
+        return (math.inf,)
+    cost = case.index_cost(case.as_elements(found.layout))
+    return case.lowered.layout.objective.key(found.weighted_excess, found.bytes, cost)
 
 
 class Proposer(Struct, frozen=True):

@@ -16,7 +16,7 @@ from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Proof, Result, Status
 from layoutopt.problems.types import FAMILIES, Problem
 from layoutopt.search import dictated, formulas
 from layoutopt.search.beyond import beyond
-from layoutopt.search.counted import best_swizzle, swizzles
+from layoutopt.search.counted import swizzles, swizzles_alone
 from layoutopt.search.proposal import Ask, Proposal
 from layoutopt.search.sample import by_sample, is_large
 from layoutopt.search.search import Proposer, Search
@@ -50,7 +50,8 @@ def _open(search: Search, best: Proposal | None) -> bool:
 def _wants_swizzles(search: Search, best: Proposal | None) -> bool:
     """Whether the formulas of `best` leave out XORs over elements whose size is no power of two."""
     asked = not search.case.lowered.is_dictated and is_large(search.case) == (search.counted is not None)
-    return asked and best is not None and not best.refuted and search.scene.counts_swizzles
+    may_have_layouts = best is not None and (best.found is not None or best.left_open)
+    return asked and may_have_layouts and search.scene.counts_swizzles
 
 
 def _counts_all(search: Search, best: Proposal | None) -> bool:
@@ -81,7 +82,7 @@ PROPOSERS: Final = (
     Proposer(_counts_all, beyond),
 )
 # CuTe's swizzles alone, as `compare` counts them.
-_CUTE: Final = (_SAMPLED, Proposer(_open, best_swizzle))
+_CUTE: Final = (_SAMPLED, Proposer(_open, swizzles_alone))
 
 
 def solve_fixed(problem: Problem, gpu: Device, ask: Ask) -> Result:

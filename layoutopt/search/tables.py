@@ -14,7 +14,7 @@ from layoutopt.model.placement import FreeAssignment, exchanged, free_assignment
 from layoutopt.model.space import stride_multiple
 from layoutopt.problems.types import FAMILIES, Problem
 from layoutopt.proof.reasons import SearchLimits, every_layout
-from layoutopt.search.proposal import BY_PLACEMENT, STOPPED, Ask, Proposal, Proved
+from layoutopt.search.proposal import BY_PLACEMENT, STOPPED, Ask, Found, Proposal, Proved
 from layoutopt.search.refuters import Refuters
 from layoutopt.search.scene import Scene
 
@@ -64,7 +64,7 @@ def instead(case: Case, proposal: Proposal, ask: Ask) -> Proposal | None:
     tile, workers = case.lowered.tile, SearchLimits(ask.workers)
     general = every_layout(tile, case.device, case.lanes, workers, enough=start.excess, quick=True)
     for free in smallest(case, start, ask, nothing_known=True, bound=general.bound):
-        smaller = case.lowered.layout.objective.bytes_first and (free.bytes or 0) < proposal.bytes
+        smaller = case.lowered.layout.objective.bytes_first and (free.bytes or 0) < (start.bytes or 0)
         if smaller or (free.complete and rank(case, free) < rank(case, start)):
             table = as_table(case.lowered, free, proposal)
             return replace(table, every_layout=(general.bound, general.evidence))
@@ -107,9 +107,9 @@ def above_floor(scene: Scene) -> Proposal | None:
 
 def as_assignment(proposal: Proposal, least: int) -> FreeAssignment | None:
     """The layout of a proposal, if any, of which `least` bytes are proved."""
-    if proposal.layout is None:
+    if (found := proposal.found) is None:
         return None
-    return FreeAssignment(0, int(proposal.weighted_excess), proposal.layout.table(), proposal.bytes, least)
+    return FreeAssignment(0, int(found.weighted_excess), found.layout.table(), found.bytes, least)
 
 
 def smallest(
@@ -161,12 +161,10 @@ def as_table(problem: Problem, free: FreeAssignment, proposal: Proposal) -> Prop
     assert free.bytes is not None
     assert free.excess is not None
     tile, size = problem.tile, problem.tile.element_bytes
+    layout = Layout(tile.shape, size, (), lookup=tuple((free.table.ravel() // size).tolist()))
     return replace(
         proposal,
-        layout=Layout(tile.shape, size, (), lookup=tuple((free.table.ravel() // size).tolist())),
-        family="table",
-        weighted_excess=free.excess,
-        bytes=free.bytes,
+        found=Found(layout, "table", free.excess, free.bytes),
         excess_bound=Proved(free.bound, by=BY_PLACEMENT),
         bytes_bound=Proved(max(tile.bytes, free.bytes_bound * (free.excess == free.bound)), by=BY_PLACEMENT),
         left_open=False,

@@ -18,7 +18,7 @@ from layoutopt.layout.formula import element_expression
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import EVERY_LAYOUT, Bound, IndexCost, Proof, Result, Status
 from layoutopt.proof.reasons import COUNTING
-from layoutopt.search.proposal import Proposal
+from layoutopt.search.proposal import Found, Proposal, Proved
 
 _WEIGHTLESS: Final = "conflicts remain in accesses of weight 0, which are not part of what is searched"
 
@@ -65,8 +65,8 @@ def verified(case: Case, proposal: Proposal, *, conflict_free: bool = False) -> 
 
 def _verified(case: Case, proposal: Proposal, conflict_free: bool) -> Answer:
     """As `verified`, whatever time it takes."""
-    layout, complete = proposal.layout, proposal.complete
-    proved, unproved = (Status.OPTIMAL, Status.FEASIBLE) if layout else (Status.INFEASIBLE, Status.UNKNOWN)
+    found, complete = proposal.found, proposal.complete
+    proved, unproved = (Status.OPTIMAL, Status.FEASIBLE) if found else (Status.INFEASIBLE, Status.UNKNOWN)
     result = Result(
         case.asked.name,
         case.device.name,
@@ -76,59 +76,58 @@ def _verified(case: Case, proposal: Proposal, conflict_free: bool) -> Answer:
         decided_by=proposal.decided_by if complete else None,
         model=proposal.model,
     )
-    if layout is None:
+    if found is None:
         return Answer(case, result)
-    of_elements = case.as_elements(layout)
-    counts = _counts(case, of_elements, proposal)
-    reports = case.described(case.reports(counts), case.table(of_elements))
+    layout = case.as_elements(found.layout)
+    counts = _counts(case, layout, found)
+    reports = case.described(case.reports(counts), case.table(layout))
     if conflict_free and any(report.excess for report in reports):
         return Answer(case, Result(result.problem, result.target, Status.UNKNOWN, result.proof, _WEIGHTLESS))
-    found = replace(
+    result = replace(
         result,
-        layout=of_elements,
-        family=proposal.family,
-        offset=to_text(element_expression(of_elements)),
-        bytes=proposal.bytes,
-        declared_bytes=max(layout.declared_bytes, proposal.bytes),
-        alignment_bytes=max(proposal.alignment_bytes or 1, case.needed_alignment(layout, reports)),
+        layout=layout,
+        family=found.family,
+        offset=to_text(element_expression(layout)),
+        bytes=found.bytes,
+        declared_bytes=max(found.layout.declared_bytes, found.bytes),
+        alignment_bytes=max(found.alignment_bytes or 1, case.needed_alignment(found.layout, reports)),
         excess=rounded_count(sum(r.excess for r in reports)),
-        weighted_excess=proposal.weighted_excess / case.lanes.weight_unit,
+        weighted_excess=found.weighted_excess / case.lanes.weight_unit,
         accesses=reports,
     )
-    return Answer(case, found, round(case.weighted_wavefronts(counts) / case.lanes.weight_unit, 6))
+    return Answer(case, result, round(case.weighted_wavefronts(counts) / case.lanes.weight_unit, 6))
 
 
-def _counts(case: Case, layout: Layout, proposal: Proposal) -> Sequence[Counts]:
-    """What the engine counts of every access; VerificationError where the proposal promised otherwise."""
+def _counts(case: Case, layout: Layout, found: Found) -> Sequence[Counts]:
+    """What the engine counts of every access; VerificationError where something else was promised."""
     table = case.table(layout)
     try:
         case.check(table)
     except LayoutError as error:
         raise VerificationError(f"the model proposed a layout that does not hold the tile: {error}") from None
-    if (size := case.size(table)) != proposal.bytes:
-        raise VerificationError(f"the model promised {proposal.bytes} bytes, the layout takes {size}")
+    if (size := case.size(table)) != found.bytes:
+        raise VerificationError(f"the model promised {found.bytes} bytes, the layout takes {size}")
     if (most := case.lowered.layout.max_bytes) is not None and size > most:
         raise VerificationError(f"the model proposed {size} bytes, of which max_bytes allows {most}")
     counts = case.count(table)
-    if (weighted := case.weighted_excess(counts)) != proposal.weighted_excess:
+    if (weighted := case.weighted_excess(counts)) != found.weighted_excess:
         raise VerificationError(
-            f"the model promised a weighted excess of {proposal.weighted_excess}, "
-            f"the engine counts {weighted}"
+            f"the model promised a weighted excess of {found.weighted_excess}, the engine counts {weighted}"
         )
     return counts
 
 
 def _proof(case: Case, proposal: Proposal) -> Proof:
     """The bounds of a proposal in whole wavefronts and in weights, and the index cost of its layout."""
-    bound, scope = proposal.excess_bound.lower_bound, proposal.excess_bound.scope
-    weights = np.concatenate([a.weight for a in case.lanes.accesses])
-    # Each excess wavefront weighs at most the largest weight.
-    least = max(proposal.plain_floor, -(-bound // int(weights.max(initial=1))))
-    plain = Bound(least, scope if least > proposal.plain_floor else EVERY_LAYOUT)
+    bound, scope, _ = proposal.excess_bound
+    plain = proposal.plain_bound
+    if bound == round(bound):  # each excess wavefront of a whole number weighs at most the largest weight
+        heaviest = int(np.concatenate([a.weight for a in case.lanes.accesses]).max(initial=1))
+        plain = max(plain, Proved(-(-bound // heaviest), scope), key=lambda proved: proved.lower_bound)
     weighted = Bound(case.in_weights(bound), scope) if case.has_weights else None
     cost = None
-    if proposal.layout is not None and not case.lowered.is_dictated:
-        value = case.index_cost(case.as_elements(proposal.layout))
+    if proposal.found is not None and not case.lowered.is_dictated:
+        value = case.index_cost(case.as_elements(proposal.found.layout))
         cost = IndexCost(value, value <= case.least_instructions, MEASURE)
     # A bound of the search that holds for every layout is that of counting.
     of_every_layout, evidence = None, COUNTING.evidence if bound and scope == EVERY_LAYOUT else ""
@@ -138,5 +137,4 @@ def _proof(case: Case, proposal: Proposal) -> Proof:
             evidence = rests_on
         if scope != EVERY_LAYOUT:
             of_every_layout = Bound(case.in_weights(known), EVERY_LAYOUT)
-    plain = proposal.plain_bound.bound if proposal.plain_bound is not None else plain
-    return Proof(plain, proposal.bytes_bound.bound, cost, weighted, of_every_layout, evidence)
+    return Proof(plain.bound, proposal.bytes_bound.bound, cost, weighted, of_every_layout, evidence)

@@ -30,7 +30,7 @@ from layoutopt.proof import reasons
 from layoutopt.report.text import report
 from layoutopt.search.beyond import with_tables
 from layoutopt.search.block import solve
-from layoutopt.search.proposal import Ask, Proposal, Proved
+from layoutopt.search.proposal import Ask, Found, Proposal, Proved
 from layoutopt.search.search import Search
 from layoutopt.search.solve import PROPOSERS
 from layoutopt.search.verify import verified
@@ -244,9 +244,8 @@ def test_a_table_is_found_where_the_search_ended_before_it_asked_for_one():
     problem = from_data(batched_rows_and_columns(10, 12, "f32", 4))
     digits = (Digit(1, 1, 10, 129), Digit(0, 1, 12, 10), Digit(2, 1, 10, 1))
     padded = Layout(problem.tile.shape, 4, digits)
-    known = {"excess_bound": Proved(0), "bytes_bound": Proved(problem.tile.bytes), "plain_floor": 0}
-    size = int(padded.table().max()) + 4
-    open_bytes = Proposal(padded, "pad", weighted_excess=0, bytes=size, left="out of time", **known)
+    found = Found(padded, "pad", weighted_excess=0, bytes=int(padded.table().max()) + 4)
+    open_bytes = Proposal(found, Proved(0), Proved(problem.tile.bytes), Proved(0), left="out of time")
     case = case_of(problem, SM_90)
     result = verified(case, with_tables(Search(case, Ask(), PROPOSERS), open_bytes)).result
     assert (result.status, result.excess, result.bytes) == (Status.OPTIMAL, 0, 4800)

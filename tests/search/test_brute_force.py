@@ -168,9 +168,9 @@ def test_tiles_whose_conflicts_no_layout_of_whole_rows_avoids(name, excess, size
     """Every order, pad and XOR is ruled out, in seconds."""
     problem = constrained(load(name), families=("none", "order", "pad", "xor"))
     case = case_of(problem, device(problem.target))
-    found = Search(case, Ask(), PROPOSERS, case.lanes).proposal()
-    assert (found.weighted_excess, found.bytes) == (excess, size)
-    assert (found.complete, found.decided_by) == (True, "tree")
+    answer = Search(case, Ask(), PROPOSERS, case.lanes).proposal()
+    assert (answer.found.weighted_excess, answer.found.bytes) == (excess, size)
+    assert (answer.complete, answer.decided_by) == (True, "tree")
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -323,9 +323,10 @@ def test_whatever_the_time_there_is_a_plain_layout(minimise, element):
     asked = f"{shape} {element}, 32 threads; max_bytes 4096; minimise {minimise}"
     found = problem_of(asked, f"a: load 4 [{bits}]")
     answer = found_without_time(found)
-    assert answer.layout is not None
+    assert answer.found is not None
     # Complete only where nothing of any kind can be better.
-    assert not answer.complete or (answer.weighted_excess, answer.bytes) == (0, found.tile.bytes)
+    best = answer.found.weighted_excess, answer.found.bytes
+    assert not answer.complete or best == (0, found.tile.bytes)
 
 
 @pytest.mark.parametrize("element", ["f32", "12B"])
@@ -336,7 +337,7 @@ def test_without_time_to_count_two_layouts_it_is_the_padded_one(ticking, element
         columns: load 4 [tid, i]; i<96""")
     row_major = layoutopt.check(found, "x0*96 + x1").excess
     ticking(1e-4)
-    assert found_without_time(found).weighted_excess < row_major
+    assert found_without_time(found).found.weighted_excess < row_major
 
 
 @pytest.mark.parametrize("tick", [1e-3, 1e-2, 3e-2])

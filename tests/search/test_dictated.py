@@ -97,8 +97,8 @@ def test_short_boxes_are_counted_where_whole_rows_conflict():
     # They are counted while there is time, and nothing is proved of what was not counted.
     case = case_of(moved, device("sm_90"))
     whole, cut = (proposed(case, budget) for budget in (Budget(), Budget(0)))
-    assert (whole.complete, cut.complete, cut.layout is not None) == (True, False, True)
-    assert cut.weighted_excess >= whole.weighted_excess == whole.excess_bound.lower_bound > 0
+    assert (whole.complete, cut.complete, cut.found is not None) == (True, False, True)
+    assert cut.found.weighted_excess >= whole.found.weighted_excess == whole.excess_bound.lower_bound > 0
     assert cut.excess_bound.lower_bound == 0
 
 
@@ -296,6 +296,6 @@ def test_free_lanes_of_a_direct_load_keep_segments():
 def test_layouts_of_direct_loads_are_listed_while_there_is_time():
     case = case_of(from_data(data()), device("gfx950"))
     cut = proposed(case, Budget(0))
-    assert (cut.complete, cut.layout) == (False, None)
+    assert (cut.complete, cut.found) == (False, None)
     with pytest.raises(OutOfTime), spending(Budget(0)):
         pieces(case.lowered.tile, case.lanes)
