@@ -11,6 +11,7 @@ from layoutopt.model.placement import FreeAssignment
 from layoutopt.model.space import stride_multiple
 from layoutopt.problems.types import FAMILIES
 from layoutopt.proof.reasons import EveryLayout, SearchLimits, every_layout
+from layoutopt.search.formulas import propose
 from layoutopt.search.proposal import BY_PLACEMENT, Ask, Proposal, Proved, standing
 from layoutopt.search.sample import is_large
 from layoutopt.search.search import Search
@@ -29,10 +30,11 @@ _FORMULAS: Final = tuple(family for family in FAMILIES if family != "table")
 _TABLES_LEFT: Final = "tables of offsets were not searched to the end"
 
 
-def beyond(search: Search, best: Proposal | None) -> Proposal:
-    """The best of formulas, or a table, with what holds for every layout."""
-    case, ask, proposal = search.case, search.ask, best
-    assert proposal is not None
+def beyond(search: Search, proposal: Proposal | None) -> Proposal | None:
+    """The best of formulas, or a table, with what holds for every layout; None where formulas alone count."""
+    case, ask = search.case, search.ask
+    if proposal is None or search.counted is not None or case.lowered.is_dictated:
+        return None
     if not case.chooses and (ask.every_layout or are_asked_for(case)):
         proposal = with_tables(search, proposal)
     why = why_none_is_searched(case)
@@ -131,7 +133,7 @@ def _best_formula(search: Search, proposal: Proposal) -> FreeAssignment | None:
     if set(case.lowered.layout.families or FAMILIES) != set(FAMILIES):
         every = case.constrained(replace(case.asked.layout, families=_FORMULAS))
         with spending(current().part(_HINT_SHARE)):
-            proposal = Search(every, search.ask, search.proposers, every.lanes, current()).proposal()
+            proposal = propose(Search(every, search.ask, (), for_formulas=current()), None) or proposal
     return as_assignment(proposal, case.lowered.tile.bytes)
 
 

@@ -8,11 +8,9 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from functools import partial
 from typing import Final, TypeVar
 
 import numpy as np
-from msgspec.structs import replace
 
 from layoutopt.accesses.trace import Trace
 from layoutopt.engine.case import Case
@@ -26,9 +24,6 @@ from layoutopt.model.linearisations import unpadded
 from layoutopt.model.pads import unswizzled
 from layoutopt.model.phases import merged
 from layoutopt.model.space import Space
-from layoutopt.problems.answer import EVERY_LAYOUT
-from layoutopt.search.proposal import STOPPED, Found, Proposal, Proved
-from layoutopt.search.search import Search, rank
 
 # Lane accesses counted in one go, whose arrays stay in the cache; and elements of all their tables.
 _BATCH_LANES: Final = 1 << 18
@@ -147,46 +142,3 @@ def cute_swizzles(space: Space, element_bytes: int) -> Iterator[Layout]:
             for s in range(b, top - m) if m + b <= high else ():
                 swizzle = tuple(Target(m + k, 1 << (m + k + s)) for k in range(b))
                 yield dense.layout(space.shape, element_bytes, swizzle)
-
-
-def _best_swizzle(search: Search) -> Found | None:
-    """The best of `cute_swizzles`; None where they or the conflicts of all of them are not allowed."""
-    scene, size = search.scene, search.scene.tile.element_bytes
-    if scene.field is None and not scene.counts_swizzles:
-        return None
-    counter = Counter(search.case, scene.counted)
-    layout = best(cute_swizzles(scene.space, size), counter, scene.floor, scene.limit)
-    if layout is None:
-        return None
-    table = layout.table()
-    excess = int(counter.excess(table.reshape(1, -1))[0])
-    if excess and scene.conflict_free:
-        return None
-    dims = [digit.dim for digit in layout.digits]
-    names = ["order"] * (dims != sorted(dims)) + ["xor"] * bool(layout.swizzle)
-    return Found(layout, "+".join(names) or "none", excess, int(table.max()) + size)
-
-
-def swizzles_alone(search: Search, _: Proposal | None) -> Proposal:
-    """The best of `cute_swizzles`; nothing is proved."""
-    nothing_proved = search.scene.none(STOPPED, search.scene.scope, False)
-    found = _best_swizzle(search)
-    return nothing_proved if found is None else replace(nothing_proved, found=found, left=STOPPED)
-
-
-def swizzles(search: Search, proposal: Proposal | None) -> Proposal:
-    """The better of the proposal and `cute_swizzles`; bounds of the scope are then of both together."""
-    assert proposal is not None
-    scene, excess, size = search.scene, proposal.excess_bound, proposal.bytes_bound
-    found = _best_swizzle(search)
-    if current().spent:  # not all were counted
-        excess, size = excess if excess.everywhere else Proved(scene.floor), Proved(scene.tile.bytes)
-    elif found is not None and (found.weighted_excess, found.bytes) < (excess.lower_bound, size.lower_bound):
-        excess = excess._replace(lower_bound=found.weighted_excess)
-        size = Proved(found.bytes, scene.scope if found.bytes > scene.tile.bytes else EVERY_LAYOUT)
-    proposal = replace(proposal, excess_bound=excess, bytes_bound=size)
-    if found is None:
-        return proposal
-    if proposal.found is None:
-        proposal = replace(proposal, left_open=False, left=STOPPED)
-    return replace(proposal, found=min(proposal.found, found, key=partial(rank, search.case)))

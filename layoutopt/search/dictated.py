@@ -84,14 +84,16 @@ def _engines(problem: Problem) -> list[str]:
     return list(dict.fromkeys(a.hardware.engine for a in problem.accesses if a.hardware is not None))
 
 
-def propose(search: Search, _: Proposal | None) -> Proposal:
-    """The best of the few layouts that the hardware allows.
+def propose(search: Search, _: Proposal | None) -> Proposal | None:
+    """The best of the few layouts that the hardware allows; None where it dictates none.
 
     Raises:
         ProblemFileError: another constraint stands beside what is dictated.
     """
     case, ask = search.case, search.ask
     problem, objective = case.lowered, case.lowered.layout.objective
+    if not problem.is_dictated:
+        return None
     direct, limit = _is_direct(problem), problem.layout.max_bytes
     served, refused, complete = ranked(case)
     fitting = [c for c in served if limit is None or c.bytes <= limit]

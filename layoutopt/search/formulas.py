@@ -1,7 +1,7 @@
 """The search over linearisations and swizzles, by rising bytes: what each of its stages proposes.
 
-`smallest` (`layoutopt.search.reach_floor`) looks for the smallest layout under which every phase costs no
-more than its counting bound. Where no candidate reaches the bounds, `least_excess` minimises the weighted
+`_smallest` (`layoutopt.search.reach_floor`) looks for the smallest layout under which every phase costs no
+more than its counting bound. Where no candidate reaches the bounds, `_least_excess` minimises the weighted
 excess over all of them: a search tree (`layoutopt.search.mask_tree`) is asked of every linearisation for less
 than the best so far, the most promising and the smallest in turn; the bound is what makes the questions easy.
 Where instructions come first, and excess may be left, the plainest formulas do.
@@ -10,21 +10,23 @@ Where instructions come first, and excess may be left, the plainest formulas do.
 import dataclasses
 import itertools
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from msgspec.structs import replace
 
 from layoutopt.accesses.lower import with_loops
-from layoutopt.ground.budget import OutOfTime, current
+from layoutopt.ground.budget import OutOfTime, current, spending
 from layoutopt.index.index_code import least_instructions
 from layoutopt.model.layout_model import Solution
 from layoutopt.model.linearisations import Linearisation, by_cost, least_operations
 from layoutopt.problems.answer import EVERY_LAYOUT
+from layoutopt.search.counted import Counter, best, cute_swizzles
 from layoutopt.search.fall_back import fall_back
 from layoutopt.search.mask_tree import least_excess as least_of_masks
-from layoutopt.search.proposal import Proposal
+from layoutopt.search.proposal import STOPPED, Found, Proposal, Proved
 from layoutopt.search.reach_floor import ReachFloor
-from layoutopt.search.search import Search
+from layoutopt.search.search import Search, rank
 from layoutopt.search.tables import instead
 
 ALL_HAVE_CONFLICTS: Final = "every layout of these families has conflicts"
@@ -35,7 +37,19 @@ _TREE_STEPS: Final = (1 << 22, 1 << 26, 1 << 33)
 _AT_FIRST: Final = 24
 
 
-def refuted(search: Search, _: Proposal | None) -> Proposal | None:
+def propose(search: Search, best: Proposal | None) -> Proposal | None:
+    """The best formula, in the time for formulas; None where there is a proposal."""
+    if best is not None:
+        return None
+    with spending(search.for_formulas):
+        stages = _refuted, _plainest, _smallest, _least_excess
+        found = next(found for stage in stages if (found := stage(search)) is not None)
+        if search.scene.counts_swizzles and (found.found is not None or found.left_open):
+            found = _or_swizzle(search, found)
+    return found
+
+
+def _refuted(search: Search) -> Proposal | None:
     """An answer without a layout where no search is needed to refute all; else None."""
     scene = search.scene
     if scene.limit is not None and scene.tile.bytes > scene.limit:
@@ -46,13 +60,15 @@ def refuted(search: Search, _: Proposal | None) -> Proposal | None:
     return None
 
 
-def plainest_formula(search: Search, _: Proposal | None) -> Proposal | None:
+def _plainest(search: Search) -> Proposal | None:
     """Of the formulas of fewest operations, that of the fewest instructions, then least excess, then bytes.
 
-    None where no layout was found that needs no swizzle. Proved only where no layout of any kind can have
-    fewer instructions, excess or bytes.
+    None where excess comes first, or no layout was found that needs no swizzle. Proved only where no layout
+    of any kind can have fewer instructions, excess or bytes.
     """
     scene, instructions = search.scene, dict[str, int]()
+    if not scene.wants_plainest:
+        return None
 
     def rank(solution: Solution) -> tuple[int, int, int]:
         """Instructions, excess and elements.
@@ -89,7 +105,7 @@ def plainest_formula(search: Search, _: Proposal | None) -> Proposal | None:
     return replace(scene.proposal(best, scene.floor), left_open=not proved)
 
 
-def smallest(search: Search, _: Proposal | None) -> Proposal | None:
+def _smallest(search: Search) -> Proposal | None:
     """The smallest layout whose excess is the floor; None where there is none and more excess will do.
 
     Without a layout if the time is over before one is found, or if none keeps to the constraints.
@@ -119,7 +135,7 @@ def smallest(search: Search, _: Proposal | None) -> Proposal | None:
     return None
 
 
-def least_excess(search: Search, _: Proposal | None) -> Proposal:
+def _least_excess(search: Search) -> Proposal:
     """The least excess over all linearisations, where nothing reaches the floor."""
     return _LeastExcess(search).run()
 
@@ -260,3 +276,50 @@ def _by_cost_then_digits(candidate: Linearisation) -> tuple[object, ...]:
     """A total order, so that the search does not depend on the order of a set."""
     places = [(d.dim, d.divide, d.stride) for d in candidate.digits]
     return (*by_cost(candidate), candidate.turn, candidate.interval, places)
+
+
+# CuTe's swizzles, counted ------------------------------------------------------------------------
+
+
+def _best_swizzle(search: Search) -> Found | None:
+    """The best of `cute_swizzles`; None where they or the conflicts of all of them are not allowed."""
+    scene, size = search.scene, search.scene.tile.element_bytes
+    if scene.field is None and not scene.counts_swizzles:
+        return None
+    counter = Counter(search.case, scene.counted)
+    layout = best(cute_swizzles(scene.space, size), counter, scene.floor, scene.limit)
+    if layout is None:
+        return None
+    table = layout.table()
+    excess = int(counter.excess(table.reshape(1, -1))[0])
+    if excess and scene.conflict_free:
+        return None
+    dims = [digit.dim for digit in layout.digits]
+    names = ["order"] * (dims != sorted(dims)) + ["xor"] * bool(layout.swizzle)
+    return Found(layout, "+".join(names) or "none", excess, int(table.max()) + size)
+
+
+def swizzles_alone(search: Search, best: Proposal | None) -> Proposal | None:
+    """The best of `cute_swizzles`, of which nothing is proved; None where there is a proposal."""
+    if best is not None:
+        return None
+    nothing_proved = search.scene.none(STOPPED, search.scene.scope, False)
+    found = _best_swizzle(search)
+    return nothing_proved if found is None else replace(nothing_proved, found=found, left=STOPPED)
+
+
+def _or_swizzle(search: Search, proposal: Proposal) -> Proposal:
+    """The better of the proposal and `cute_swizzles`; bounds of the scope are then of both together."""
+    scene, excess, size = search.scene, proposal.excess_bound, proposal.bytes_bound
+    found = _best_swizzle(search)
+    if current().spent:  # not all were counted
+        excess, size = excess if excess.everywhere else Proved(scene.floor), Proved(scene.tile.bytes)
+    elif found is not None and (found.weighted_excess, found.bytes) < (excess.lower_bound, size.lower_bound):
+        excess = excess._replace(lower_bound=found.weighted_excess)
+        size = Proved(found.bytes, scene.scope if found.bytes > scene.tile.bytes else EVERY_LAYOUT)
+    proposal = replace(proposal, excess_bound=excess, bytes_bound=size)
+    if found is None:
+        return proposal
+    if proposal.found is None:
+        proposal = replace(proposal, left_open=False, left=STOPPED)
+    return replace(proposal, found=min(proposal.found, found, key=partial(rank, search.case)))

@@ -38,13 +38,17 @@ def is_large(case: Case) -> bool:
     return sum(len(access.element) for access in case.lanes.accesses) > MOST_TOGETHER
 
 
-def by_sample(search: Search, so_far: Proposal | None) -> Proposal:
-    """The best proposal over all instructions, from searches over ever larger samples of them."""
+def by_sample(search: Search, best: Proposal | None) -> Proposal | None:
+    """The best proposal over all instructions, from searches over ever larger samples of them.
+
+    None where all are searched together: they are few, or a sample already.
+    """
     case, ask = search.case, search.ask
+    if best is not None or search.counted is not None or not is_large(case):
+        return None
     lanes = case.certain
     # Of each access: whether the sample holds each of its warp instructions.
     sampled = [_some(len(a.element), _SAMPLED // len(lanes.accesses)) for a in lanes.accesses]
-    best = so_far
     for _ in range(_ROUNDS):
         of_sample = Search(case, ask, search.proposers, _only(lanes, sampled), search.for_formulas)
         proposal = of_sample.proposal()
@@ -59,7 +63,6 @@ def by_sample(search: Search, so_far: Proposal | None) -> Proposal:
         if holds or current().spent or not any(rows.any() for rows in joining):
             return best
         sampled = [rows | more for rows, more in zip(sampled, joining, strict=True)]
-    assert best is not None
     return best
 
 

@@ -5,12 +5,11 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Final
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from layoutopt.accesses.trace import Trace
 from layoutopt.engine.case import Case
-from layoutopt.ground.budget import Budget, current, spending
+from layoutopt.ground.budget import Budget, current
 from layoutopt.search.proposal import Ask, Found, Proposal
 from layoutopt.search.reach_floor import ReachFloor
 from layoutopt.search.scene import Scene
@@ -28,13 +27,8 @@ def rank(case: Case, found: Found | None) -> tuple[float, ...]:
     return case.lowered.layout.objective.key(found.weighted_excess, found.bytes, cost)
 
 
-class Proposer(Struct, frozen=True):
-    """A way to find layouts."""
-
-    serves: "Callable[[Search, Proposal | None], bool]"  # whether it is asked, given the best proposal so far
-    # Gives the best proposal so far or a better one; None where it has none.
-    propose: "Callable[[Search, Proposal | None], Proposal | None]"
-    of_formulas: bool = False  # whether it must keep to the share of the time for formulas
+# Who proposes layouts: given the search and the best proposal so far, a better one; None where it has none.
+Proposer = Callable[["Search", Proposal | None], Proposal | None]
 
 
 class Search:
@@ -70,9 +64,7 @@ class Search:
     def proposal(self) -> Proposal:
         """The best proposal of all."""
         best: Proposal | None = None
-        for proposer in self.proposers:
-            if proposer.serves(self, best):
-                with spending(self.for_formulas if proposer.of_formulas else current()):
-                    best = proposer.propose(self, best) or best
+        for propose in self.proposers:
+            best = propose(self, best) or best
         assert best is not None
         return best

@@ -16,9 +16,8 @@ from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Proof, Result, Status
 from layoutopt.problems.types import FAMILIES, Problem
 from layoutopt.search import dictated, formulas
 from layoutopt.search.beyond import beyond
-from layoutopt.search.counted import swizzles, swizzles_alone
-from layoutopt.search.proposal import Ask, Proposal
-from layoutopt.search.sample import by_sample, is_large
+from layoutopt.search.proposal import Ask
+from layoutopt.search.sample import by_sample
 from layoutopt.search.search import Proposer, Search
 from layoutopt.search.values import over_values
 from layoutopt.search.verify import Answer, verified
@@ -41,48 +40,15 @@ _WIDTHS_LEFT: Final = "another choice of widths was not searched to the end"
 
 
 # Who proposes layouts, in the order in which they are asked; another one is an entry.
-
-
-def _open(search: Search, best: Proposal | None) -> bool:
-    return best is None
-
-
-def _wants_swizzles(search: Search, best: Proposal | None) -> bool:
-    """Whether the formulas of `best` leave out XORs over elements whose size is no power of two."""
-    asked = not search.case.lowered.is_dictated and is_large(search.case) == (search.counted is not None)
-    may_have_layouts = best is not None and (best.found is not None or best.left_open)
-    return asked and may_have_layouts and search.scene.counts_swizzles
-
-
-def _counts_all(search: Search, best: Proposal | None) -> bool:
-    return search.counted is None and not search.case.lowered.is_dictated
-
-
-# Many instructions: formulas for ever more of them.
-_SAMPLED: Final = Proposer(
-    lambda search, best: _counts_all(search, best) and is_large(search.case), by_sample
-)
-PROPOSERS: Final = (
-    # What the hardware dictates: every layout there may be is counted.
-    Proposer(lambda search, best: search.case.lowered.is_dictated, dictated.propose),
-    _SAMPLED,
-    # Formulas.
-    Proposer(_open, formulas.refuted, of_formulas=True),
-    Proposer(
-        lambda search, best: _open(search, best) and search.scene.wants_plainest,
-        formulas.plainest_formula,
-        of_formulas=True,
-    ),
-    Proposer(_open, formulas.smallest, of_formulas=True),
-    Proposer(_open, formulas.least_excess, of_formulas=True),
-    Proposer(_wants_swizzles, swizzles, of_formulas=True),
-    # Lanes that choose at run time.
-    Proposer(lambda search, best: _counts_all(search, best) and search.case.chooses, over_values),
-    # Tables, and what holds for every layout.
-    Proposer(_counts_all, beyond),
+PROPOSERS: Final[tuple[Proposer, ...]] = (
+    dictated.propose,  # of what the hardware dictates, every layout is counted
+    by_sample,  # of many instructions, formulas for ever more of them
+    formulas.propose,
+    over_values,  # lanes that choose at run time
+    beyond,  # tables, and what holds for every layout
 )
 # CuTe's swizzles alone, as `compare` counts them.
-_CUTE: Final = (_SAMPLED, Proposer(_open, swizzles_alone))
+_CUTE: Final[tuple[Proposer, ...]] = (by_sample, formulas.swizzles_alone)
 
 
 def solve_fixed(problem: Problem, gpu: Device, ask: Ask) -> Result:

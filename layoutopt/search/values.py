@@ -28,8 +28,10 @@ _ALL_HAVE_EXCESS: Final = "no layout without excess over all values was found"
 _NOT_ALL: Final = "over values, only plain layouts and swizzles of one shift were compared with the model's"
 
 
-def over_values(search: Search, proposal: Proposal | None) -> Proposal:
+def over_values(search: Search, proposal: Proposal | None) -> Proposal | None:
     """The best of the model's proposal and the plain layouts, by what the engine counts over values.
+
+    None where no lane chooses at run time, or what the hardware dictates was counted over values already.
 
     The model knows the accesses without such values alone. The excess of the others is at least 0, so its
     bound holds of all; a layout that meets it cannot be smaller than the model's bound on bytes.
@@ -37,10 +39,10 @@ def over_values(search: Search, proposal: Proposal | None) -> Proposal:
     Raises:
         OutOfTime: counting the model's proposal takes longer than there is time.
     """
-    assert proposal is not None
-    if proposal.found is None:
-        return proposal
     case, ask = search.case, search.ask
+    decided = search.counted is not None or case.lowered.is_dictated or not case.chooses
+    if decided or proposal is None or proposal.found is None:
+        return None
     bound, least_bytes = proposal.excess_bound.lower_bound, proposal.bytes_bound.lower_bound
     with spending(current().at_least(_NEEDED_S)):
         best = _counted(case, proposal.found.layout, proposal.found.family)

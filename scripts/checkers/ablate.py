@@ -50,7 +50,7 @@ def start_alone(model: Any, hint: Any, *_: Any) -> Any:
 
 # Of each mechanism: what it is asked by, as `module:name`, and what answers in its place.
 MECHANISMS: Final[dict[str, list[tuple[str, Callable[..., Any]]]]] = {
-    "a sample of many instructions": [("search.solve:is_large", nothing)],
+    "a sample of many instructions": [("search.sample:is_large", nothing)],
     "orders counted together": [("search.reach_floor:likely", none_of)],
     "refuters of many": [("search.reach_floor:Refuters.learn", nothing)],
     "usual swizzles": [("search.cheaper:Cheaper._usual_alike", lambda *_: [])],
