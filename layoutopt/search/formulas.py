@@ -7,7 +7,6 @@ than the best so far, the most promising and the smallest in turn; the bound is 
 Where instructions come first, and excess may be left, the plainest formulas do.
 """
 
-import dataclasses
 import itertools
 from collections.abc import Sequence
 from functools import partial
@@ -27,14 +26,12 @@ from layoutopt.search.mask_tree import least_excess as least_of_masks
 from layoutopt.search.proposal import STOPPED, Found, Proposal, Proved
 from layoutopt.search.reach_floor import ReachFloor
 from layoutopt.search.search import Search, rank
-from layoutopt.search.tables import instead
 
 ALL_HAVE_CONFLICTS: Final = "every layout of these families has conflicts"
 NONE_KEEPS_TO_THEM: Final = "no layout of these families keeps to the constraints"
 # Classes that the tree may count for one linearisation, round by round: about 0.01, 0.1 and 14 s.
 _TREE_STEPS: Final = (1 << 22, 1 << 26, 1 << 33)
-# After so many linearisations another answer is asked for, such as a table.
-_AT_FIRST: Final = 24
+_ANY_EXCESS: Final = 1 << 40  # more than any layout has
 
 
 def propose(search: Search, best: Proposal | None) -> Proposal | None:
@@ -147,54 +144,35 @@ class _LeastExcess:
     """The search for the least excess over all linearisations, by a tree of masks over each.
 
     Attributes:
-        best: the solution of least excess so far, then of fewest elements.
+        best: the solution of least excess so far, then of fewest elements, that meets the constraints.
     """
 
     def __init__(self, search: Search) -> None:
         self.search, self.scene = search, search.scene
         self.tally = self.scene.tally
         self._trees = 0
+        self.best: Solution | None = None
+        for solution in self.tally.unswizzled:
+            if self.scene.fits(solution.candidate.span):
+                self._consider(solution)
 
     def run(self) -> Proposal:
-        """The best layout found, and what is proved of it."""
-        fits = self.scene.fits
-        serving = [s for s in self.tally.unswizzled if self._serves(s) and fits(s.candidate.span)]
-        # Where only swizzles serve: more excess than any of them has, and no answer.
-        most = self.scene.floor if self.scene.conflict_free else self._most_excess()
-        no_layout = dataclasses.replace(self.tally.unswizzled[0], excess=1 + most)
-        self.best = min(serving, key=lambda solution: solution.rank, default=no_layout)
-        undecided = self._to_swizzle()
-        first = self._by_tree(undecided[:_AT_FIRST], _TREE_STEPS[0])
-        # Of the best so far, which may be too large, nothing is proved.
-        if self.scene.counted is self.scene.trace:
-            so_far = self.scene.proposal(self.best, self.scene.floor)
-            if (answer := instead(self.scene.case, so_far, self.scene.ask)) is not None:
-                return answer
-        undecided = first + undecided[_AT_FIRST:]
-        for steps in _TREE_STEPS:
-            undecided = self._by_tree(undecided, steps)
-        undecided = [candidate for candidate in undecided if self._may_be_better(candidate)]
-        self._resume_floor_search()
-        return self._proposal(undecided, self.best is no_layout)
-
-    def _proposal(self, undecided: Sequence[Linearisation], without_layout: bool) -> Proposal:
-        """The best as an answer, with what is proved of it, or why there is none.
-
-        Args:
-            undecided: linearisations over which a swizzle might still be better.
-            without_layout: nothing that was found meets the constraints.
-        """
+        """The best layout found, and what is proved of it, or why there is none."""
         tally, scene = self.tally, self.scene
+        left = self._to_swizzle()
+        for steps in _TREE_STEPS:
+            left = self._by_tree(left, steps)
+        left = [candidate for candidate in left if self._may_be_better(candidate)]
         if tally.growth is not None:
             tally.growth = replace(tally.growth, trees=self._trees)
-        everything_tried = tally.exhausted and not undecided
-        # A smaller layout could only lie over one of the undecided: the least size of each, in elements.
-        spans = [reach for candidate in undecided for reach in scene.reaches(candidate)[:1]]
+        everything_tried = tally.exhausted and not left
+        # A smaller layout could only lie over one of those left: the least size of each, in elements.
+        spans = [reach for candidate in left for reach in scene.reaches(candidate)[:1]]
         tally.undecided_span = min(spans, default=None) if tally.exhausted else scene.tile.elements
-        if without_layout:
+        best = self.best
+        if best is None:
             reason = ALL_HAVE_CONFLICTS if scene.conflict_free else NONE_KEEPS_TO_THEM
             return scene.none(reason if everything_tried else "out of time", scene.scope, everything_tried)
-        best = self.best
         if self.search.reach is not None:
             best = self.search.reach.cheaper.alike(best, (), best.excess)
         return scene.proposal(best, max(self._proved, best.excess) if everything_tried else self._proved)
@@ -210,7 +188,7 @@ class _LeastExcess:
             self.tally.exhausted = False
             return []
         excess = {s.candidate: s.excess for s in self.tally.unswizzled if self.scene.reaches(s.candidate)}
-        by_size = sorted(excess, key=_by_cost_then_digits)
+        by_size = sorted(excess, key=by_cost)
         by_excess = sorted(by_size, key=excess.__getitem__)
         return list(dict.fromkeys(c for pair in zip(by_excess, by_size, strict=True) for c in pair))
 
@@ -219,9 +197,15 @@ class _LeastExcess:
         """Lower bound of the excess of every layout in scope, so far."""
         return max(self.scene.floor, self.tally.refuted)
 
+    @property
+    def _below(self) -> tuple[int, int]:
+        """Excess and elements that a layout must be below to be better than the best, or the first."""
+        if self.best is None:
+            return self.scene.floor + 1 if self.scene.conflict_free else _ANY_EXCESS, 0
+        return self.best.excess, self.best.candidate.span
+
     def _may_be_better(self, candidate: Linearisation) -> bool:
-        smaller = self.scene.reaches(candidate)[0] < self.best.candidate.span
-        return self._proved < self.best.excess or (self._proved == self.best.excess and smaller)
+        return (self._proved, self.scene.reaches(candidate)[0]) < self._below
 
     def _by_tree(self, candidates: Sequence[Linearisation], steps: int) -> list[Linearisation]:
         """Search a tree of masks over each candidate for a better layout; gives candidates left undecided.
@@ -238,10 +222,10 @@ class _LeastExcess:
                 continue
             self.tally.deciders.add("tree")
             self._trees += steps == _TREE_STEPS[0]
-            scene.tell(self.best.excess, self.best.candidate.span, self._proved, candidate.family)
+            if self.best is not None:
+                scene.tell(*self._below, self._proved, candidate.family)
             phases = scene.phases(candidate)
-            below = self.best.excess, self.best.candidate.span
-            searched = least_of_masks(scene.question(candidate, phases, most, below), steps)
+            searched = least_of_masks(scene.question(candidate, phases, most, self._below), steps)
             if searched.best is not None:
                 exact = replace(candidate, span=searched.best.used)
                 self._consider(scene.swizzled(exact, phases, searched.best.masks))
@@ -249,33 +233,10 @@ class _LeastExcess:
                 undecided.append(candidate)
         return undecided
 
-    def _serves(self, solution: Solution) -> bool:
-        return solution.excess <= self.scene.floor or not self.scene.conflict_free
-
     def _consider(self, solution: Solution) -> None:
-        if self._serves(solution):
-            self.best = min(self.best, solution, key=lambda solution: solution.rank)
-
-    def _resume_floor_search(self) -> None:
-        """Let the search for the floor go on if it ended because its share of the time was over."""
-        reach = self.search.reach
-        if reach is None or self.tally.exhausted or current().spent or self.best.excess == self.scene.floor:
-            return
-        if (found := reach.run()) is not None:
-            self._consider(found)
-
-    def _most_excess(self) -> int:
-        """Upper bound of the weighted excess of every layout."""
-        return sum(
-            int(s.weight.sum()) * s.elements.shape[1] * max(1, s.width_bytes // s.rule.bank_bytes)
-            for s in self.scene.sets
-        )
-
-
-def _by_cost_then_digits(candidate: Linearisation) -> tuple[object, ...]:
-    """A total order, so that the search does not depend on the order of a set."""
-    places = [(d.dim, d.divide, d.stride) for d in candidate.digits]
-    return (*by_cost(candidate), candidate.turn, candidate.interval, places)
+        """Let a solution be the best if it is, and has no conflicts where these are ruled out."""
+        if solution.excess <= self.scene.floor or not self.scene.conflict_free:
+            self.best = min(self.best or solution, solution, key=lambda solution: solution.rank)
 
 
 # CuTe's swizzles, counted ------------------------------------------------------------------------

@@ -53,24 +53,6 @@ def are_asked_for(case: Case) -> bool:
     return "table" in (case.lowered.layout.families or ()) and not why_none_is_searched(case)
 
 
-def instead(case: Case, proposal: Proposal, ask: Ask) -> Proposal | None:
-    """A table in place of a formula whose search would take long.
-
-    It is the answer where nothing is better, and where bytes come first and no formula takes as few.
-    """
-    start = as_assignment(proposal, 0)
-    if start is None or why_none_is_searched(case):
-        return None
-    tile, workers = case.lowered.tile, SearchLimits(ask.workers)
-    general = every_layout(tile, case.device, case.lanes, workers, enough=start.excess, quick=True)
-    for free in smallest(case, start, ask, nothing_known=True, bound=general.bound):
-        smaller = case.lowered.layout.objective.bytes_first and (free.bytes or 0) < (start.bytes or 0)
-        if smaller or (free.complete and rank(case, free) < rank(case, start)):
-            table = as_table(case.lowered, free, proposal)
-            return replace(table, every_layout=(general.bound, general.evidence))
-    return None
-
-
 def at_floor(scene: Scene) -> Proposal | None:
     """A table of the tile's own bytes at the floor of the excess, if a few exchanges of banks lead to one."""
     case, tile = scene.case, scene.tile
@@ -112,45 +94,33 @@ def as_assignment(proposal: Proposal, least: int) -> FreeAssignment | None:
     return FreeAssignment(0, int(found.weighted_excess), found.layout.table(), found.bytes, least)
 
 
-def smallest(
-    case: Case, start: FreeAssignment, ask: Ask, *, nothing_known: bool = False, bound: int = 0
-) -> list[FreeAssignment]:
-    """A free assignment in few bytes, or none: of the excess of `start`; of any where bytes come first.
-
-    Args:
-        start: a layout to start from.
-        nothing_known: whether `start` may have more than the least excess, which is sought then, too.
-        bound: proved lower bound of the excess of every layout.
-    """
+def smallest(case: Case, start: FreeAssignment, ask: Ask) -> list[FreeAssignment]:
+    """A free assignment in few bytes, or none: of the excess of `start`; of any where bytes come first."""
     tile, limits = case.lowered.tile, case.lowered.layout
     bytes_first = limits.objective.bytes_first and not ask.conflict_free
-    any_excess = nothing_known or bytes_first
 
     def placed(lanes: Trace, wanted: int) -> FreeAssignment | None:
         """The assignment that is found; large tiles are only sought at the excess `wanted` of `start`."""
         sets = phase_sets(lanes, tile)
-        if tile.elements > _MOST_ASKED and (start.excess == wanted or not any_excess):
+        if tile.elements > _MOST_ASKED and (start.excess == wanted or not bytes_first):
             assert start.table is not None
             return in_own_bytes(sets, lanes, tile, hint=start.table, bound=wanted)
         most = tile.bytes if bytes_first else limits.max_bytes
-        known = bound if lanes is case.lanes else 0
-        return free_assignment(
-            sets, lanes, tile, effort=_EFFORT, max_bytes=most, hint=start.table, bound=known
-        )
+        return free_assignment(sets, lanes, tile, effort=_EFFORT, max_bytes=most, hint=start.table)
 
     def floor(lanes: Trace) -> int:
         return counting_excess(phase_sets(lanes, tile))[0]
 
-    wanted = start.excess if not any_excess and start.excess is not None else floor(case.lanes)
+    wanted = start.excess if not bytes_first and start.excess is not None else floor(case.lanes)
     found = placed(case.lanes, wanted)
-    if found is None or found.excess is None or not (any_excess or found.excess == max(wanted, bound)):
+    if found is None or found.excess is None or not (bytes_first or found.excess == wanted):
         return []
-    if case.lanes.has_weightless and found.complete and found.excess == max(wanted, bound):
+    if case.lanes.has_weightless and found.complete and found.excess == wanted:
         # Accesses of weight 0 should have no conflicts, either, where that costs nothing.
         lanes = case.lanes.with_least_weights()
         least = floor(lanes)
         better = placed(lanes, least)
-        if better is not None and better.complete and better.excess == max(least, bound):
+        if better is not None and better.complete and better.excess == least:
             return [replace(better, excess=found.excess, bound=found.bound)]
     return [found]
 
