@@ -39,8 +39,10 @@ def beyond(search: Search, proposal: Proposal | None) -> Proposal | None:
         proposal = with_tables(search, proposal)
     why = why_none_is_searched(case)
     if why and "table" in (case.lowered.layout.families or ()):
-        proposal = replace(proposal, notes=(*proposal.notes, f"no table was searched: {why}"))
-    return _unless_a_table(case, proposal, ask)
+        proposal = proposal.noted(f"no table was searched: {why}")
+    if proposal.found is None and not proposal.left_open and _may_be_a_table(case, proposal, ask):
+        return replace(proposal.noted(why or _TABLES_LEFT), left_open=True)
+    return proposal
 
 
 def with_tables(search: Search, proposal: Proposal) -> Proposal:
@@ -51,15 +53,13 @@ def with_tables(search: Search, proposal: Proposal) -> Proposal:
     """
     case, ask = search.case, search.ask
     tile, limits, named = case.lowered.tile, case.lowered.layout, are_asked_for(case)
-    allowed = not why_none_is_searched(case)
+    if _is_settled(case, proposal, ask):
+        return proposal
     bytes_first = limits.objective.bytes_first and not ask.conflict_free
     max_bytes = tile.bytes if bytes_first else limits.max_bytes
-    least = int(proposal.excess_bound.lower_bound) if proposal.excess_bound.everywhere else 0
-    if _is_settled(case, proposal, ask, least, allowed):
-        return proposal
     start = _best_formula(search, proposal) if named else as_assignment(proposal, tile.bytes)
     found = [start] if start is not None and (max_bytes is None or (start.bytes or 0) <= max_bytes) else []
-    if not is_large(case) and not bytes_first and (start is None or start.excess != least):
+    if not is_large(case) and not bytes_first and (start is None or start.excess != proposal.floor):
         briefly = limits.families is not None and not named
         known = every_layout(
             tile,
@@ -69,58 +69,50 @@ def with_tables(search: Search, proposal: Proposal) -> Proposal:
             enough=start.excess if start is not None else 1 if ask.conflict_free else None,
             progress=_telling(case, start, ask),
         )
-        proposal = _bounded(case, proposal, known, ask)
-        least, free = max(least, known.bound), known.free
+        proposal, free = _bounded(case, proposal, known, ask), known.free
         if free is not None and free.excess is not None and not (ask.conflict_free and free.excess):
             found.append(free)
-    best = min(found or [start], key=lambda f: rank(case, f)) if start is not None else None
-    if allowed and best is not None and (bytes_first or (best.excess == least and best.bytes != tile.bytes)):
-        found += smallest(case, best, ask)
+    if start is not None and not why_none_is_searched(case):
+        best = min(found or [start], key=lambda f: rank(case, f))
+        if bytes_first or (best.excess == proposal.floor and best.bytes != tile.bytes):
+            found += smallest(case, best, ask)
+    floor = proposal.floor
     for free in found:
-        proposal = _better(case, proposal, replace(free, bound=max(free.bound, least)), allowed)
+        proposal = _better(case, proposal, replace(free, bound=max(free.bound, floor)))
     if named and proposal.found is None and proposal.left_open:
-        return replace(proposal, notes=(*proposal.notes, _TABLES_LEFT))
+        return proposal.noted(_TABLES_LEFT)
     return proposal
 
 
-def _unless_a_table(case: Case, proposal: Proposal, ask: Ask) -> Proposal:
-    """The proposal; one that no formula is a layout is left open where a table may be one."""
+def _may_be_a_table(case: Case, proposal: Proposal, ask: Ask) -> bool:
+    """Whether a table may be a layout where no formula is one; also one too large to be searched."""
     limits, bound = case.lowered.layout, proposal.excess_bound
-    wants_strides = limits.order is not None or stride_multiple(case.lowered) > 1
-    # Also a table too large to be searched.
-    table_allowed = "table" in (limits.families or FAMILIES) and not wants_strides
-    if proposal.found is not None or proposal.left_open or not table_allowed:
-        return proposal
+    if "table" not in (limits.families or FAMILIES) or limits.order or stride_multiple(case.lowered) > 1:
+        return False  # of a table, nothing has a stride
     too_large = limits.max_bytes is not None and case.lowered.tile.bytes > limits.max_bytes
-    if too_large or (ask.conflict_free and bound.everywhere and bound.lower_bound > 0):
-        return proposal
-    why = why_none_is_searched(case) or _TABLES_LEFT
-    return replace(proposal, left_open=True, notes=(*proposal.notes, why))
+    return not too_large and not (ask.conflict_free and bound.everywhere and bound.lower_bound > 0)
 
 
-def _is_settled(case: Case, proposal: Proposal, ask: Ask, least: int, table_allowed: bool) -> bool:
-    """Whether no table can be better, and no bound of every layout would change the answer.
-
-    `least`: proved weighted excess of every layout.
-    """
-    tile, limits = case.lowered.tile, case.lowered.layout
+def _is_settled(case: Case, proposal: Proposal, ask: Ask) -> bool:
+    """Whether no table can be better, and no bound of every layout would change the answer."""
+    tile, limits, allowed = case.lowered.tile, case.lowered.layout, not why_none_is_searched(case)
     if limits.objective.instructions_first:
         return True  # excess is the price of what comes first
     if (found := proposal.found) is not None:
-        return found.weighted_excess <= least and (found.bytes == tile.bytes or not table_allowed)
+        return found.weighted_excess <= proposal.floor and (found.bytes == tile.bytes or not allowed)
     too_large = limits.max_bytes is not None and tile.bytes > limits.max_bytes
-    return too_large or (bool(least) if ask.conflict_free else not table_allowed)
+    return too_large or (proposal.floor > 0 if ask.conflict_free else not allowed)
 
 
 def _bounded(case: Case, proposal: Proposal, known: EveryLayout, ask: Ask) -> Proposal:
     """The proposal with the bound that is known of every layout, which may prove it best or refute any."""
     proposal = replace(proposal, every_layout=(known.bound, known.evidence))
-    kind = known.evidence.partition(":")[0]
-    decider = BY_PLACEMENT if kind == "solver" else kind
     if known.bound < max(1, proposal.excess_bound.lower_bound):
         return proposal
-    proposal = replace(proposal, excess_bound=Proved(known.bound, by=decider))
-    if (found := proposal.found) is None:
+    kind = known.evidence.partition(":")[0]
+    by = BY_PLACEMENT if kind == "solver" else kind
+    proposal, found = replace(proposal, excess_bound=Proved(known.bound, by=by)), proposal.found
+    if found is None:
         reason = f"every layout has conflicts, by {known.evidence}"
         return replace(proposal, left_open=False, left=reason, notes=()) if ask.conflict_free else proposal
     met = known.bound == found.weighted_excess and found.bytes == case.lowered.tile.bytes
@@ -137,20 +129,21 @@ def _best_formula(search: Search, proposal: Proposal) -> FreeAssignment | None:
     return as_assignment(proposal, case.lowered.tile.bytes)
 
 
-def _better(case: Case, proposal: Proposal, free: FreeAssignment, table_allowed: bool) -> Proposal:
+def _better(case: Case, proposal: Proposal, free: FreeAssignment) -> Proposal:
     """The better of the proposal and a table; where no table is allowed, a note says what one would have."""
     assert free.excess is not None
     assert free.bytes is not None
-    formula = proposal.found
+    formula, allowed = proposal.found, not why_none_is_searched(case)
     of_formula = case.lowered.layout.objective.key(formula.weighted_excess, formula.bytes) if formula else ()
     if formula is None or rank(case, free) < of_formula:
-        if table_allowed:
+        if allowed:
             return as_table(case.lowered, free, proposal)
         weighted = "weighted " if case.has_weights else ""
         excess = case.in_weights(free.excess)
-        better = f"a table of offsets would have {excess:g} {weighted}excess in {free.bytes:,} bytes"
-        return replace(proposal, notes=(*proposal.notes, better))
-    if table_allowed and free.complete and rank(case, free) == of_formula:
+        return proposal.noted(
+            f"a table of offsets would have {excess:g} {weighted}excess in {free.bytes:,} bytes"
+        )
+    if allowed and free.complete and rank(case, free) == of_formula:
         of_bytes = Proved(free.bytes_bound, by=BY_PLACEMENT)
         of_excess = Proved(free.bound, by=BY_PLACEMENT)
         return replace(proposal, excess_bound=of_excess, bytes_bound=of_bytes, left_open=False)

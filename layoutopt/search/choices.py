@@ -132,6 +132,16 @@ class _Open(abc.ABC):
         self.best: _Solved | None = None
         self.refused: Result | None = None
 
+    def consider(self, choice: _Choice) -> None:
+        """Solve a choice, in its share of the time, and keep the answer where none so far is better."""
+        with spending(current() if choice.share == 1 else current().part(choice.share)):
+            result = _answered(choice.problem, choice.gpu, self.ask)
+        if result.layout is None:
+            self.refused = self.refused or result
+        else:
+            solved = self.solved(choice, result)
+            self.best = min(self.best or solved, solved, key=lambda solved: solved.rank)
+
     @abc.abstractmethod
     def choices(self) -> Iterator[_Choice]:
         """The choices to solve, one after another; which come next depends on `best` and `refused`."""
@@ -160,19 +170,12 @@ def _answered(problem: Problem, gpu: Device, ask: Ask) -> Result:
             if left_open.best is not None and current().spent:
                 break
             try:
-                with spending(current() if choice.share == 1 else current().part(choice.share)):
-                    result = _answered(choice.problem, choice.gpu, left_open.ask)
-                if result.layout is None:
-                    left_open.refused = left_open.refused or result
-                    continue
-                solved = left_open.solved(choice, result)
+                left_open.consider(choice)
             except ProblemFileError:  # a constraint contradicts what an access becomes
                 if number == 0:
                     raise
             except (OutOfTime, LayoutError):  # lanes of a direct load do not write side by side
-                continue
-            else:
-                left_open.best = min(left_open.best or solved, solved, key=lambda solved: solved.rank)
+                pass
     if left_open.best is not None:
         return left_open.answer(left_open.best)
     refused, max_bytes, unrefuted = left_open.refused, problem.layout.max_bytes, left_open.unrefuted
@@ -469,8 +472,7 @@ class _Lanes(_Open):
             result: the answer that gave the layout.
             floor: that to the relaxed problem, which bounds every assignment; None where nothing does.
         """
-        objective = self.problem.layout.objective
-        nothing_proved = Bound(0, EVERY_LAYOUT)
+        objective, nothing_proved = self.problem.layout.objective, Bound(0, EVERY_LAYOUT)
         proof = floor.proof if floor is not None else Proof(nothing_proved, nothing_proved)
         # A proof for another order of objectives bounds neither the excess nor the bytes alone.
         bound = proof.objective if objective.excess_first else nothing_proved
@@ -479,29 +481,25 @@ class _Lanes(_Open):
             """Excess of the relaxed problem, whose weights are `scale` times those of the file."""
             return Fraction(str(weighted)) * case.lanes.weight_unit / self.lanes.scale
 
-        exact_bound = in_trace_unit(bound.lower_bound)
+        least = in_trace_unit(bound.lower_bound)
         by = (floor.decided_by if floor is not None else None) or COUNTED
-        excess_bound = Proved(math.ceil(exact_bound), bound.scope, by)
         proved = floor is not None and floor.status is Status.OPTIMAL
         # The relaxed problem proves its bytes at its own excess, which may be a fraction of a wavefront: at
         # the next whole number, a smaller layout may exist.
         bytes_bound = Proved(self.problem.tile.bytes)
-        if objective.excess_first and proved and excess == exact_bound:
+        if objective.excess_first and proved and excess == least:
             bytes_bound = Proved(proof.bytes.lower_bound, proof.bytes.scope, by)
-        size = case.size(case.table(layout))
-        every_layout = None
-        if bound.everywhere and excess_bound.lower_bound:
-            every_layout = math.ceil(exact_bound), proof.evidence
-        elif proof.every_layout is not None:
-            every_layout = math.ceil(in_trace_unit(proof.every_layout.lower_bound)), proof.evidence
+        general = bound if bound.everywhere and bound.lower_bound else proof.every_layout
         # The hardware that dictates the layout fixes its alignment; free lanes do not change it.
         alignment = result.alignment_bytes if self.problem.is_dictated else None
         return Proposal(
-            Found(layout, result.family or "", excess, size, alignment),
-            excess_bound=excess_bound,
+            Found(layout, result.family or "", excess, case.size(case.table(layout)), alignment),
+            excess_bound=Proved(math.ceil(least), bound.scope, by),
             bytes_bound=bytes_bound,
             plain_bound=Proved(0),
             left_open=not objective.counts_only,
             left=_LANES_LEFT if floor is None or proved else floor.reason,
-            every_layout=every_layout,
+            every_layout=None
+            if general is None
+            else (math.ceil(in_trace_unit(general.lower_bound)), proof.evidence),
         )

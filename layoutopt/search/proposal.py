@@ -3,6 +3,7 @@
 from typing import Final, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.escape import described
@@ -120,6 +121,16 @@ class Proposal(Struct, frozen=True):
             return not self.left_open
         least = self.excess_bound.lower_bound, self.bytes_bound.lower_bound
         return self.found.weighted_excess <= least[0] and self.found.bytes <= least[1]
+
+    @property
+    def floor(self) -> int:
+        """What is proved of the weighted excess of every layout."""
+        counted = self.excess_bound.lower_bound if self.excess_bound.everywhere else 0
+        return max(int(counted), self.every_layout[0] if self.every_layout is not None else 0)
+
+    def noted(self, note: str) -> "Proposal":
+        """The same, with one more thing to be said."""
+        return replace(self, notes=(*self.notes, note))
 
     @property
     def decided_by(self) -> str:

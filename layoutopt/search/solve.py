@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -22,8 +22,8 @@ from layoutopt.search.search import Proposer, Search
 from layoutopt.search.values import over_values
 from layoutopt.search.verify import Answer, verified
 
-# Families that are searched for themselves where time comes first: row-major, which belongs to every family,
-# and pads before all families, CuTe's swizzles and the others after them; and shares of the work left.
+# Families that are searched for themselves where time or instructions come first: row-major, which belongs
+# to every family, and pads before all families, the others after them; and shares of the work left.
 _ROW_MAJOR: Final = ("none",)
 _CHEAP_TO_INDEX: Final = (
     ("none", "pad"),
@@ -36,6 +36,9 @@ _CHEAP_TO_INDEX: Final = (
 _FIRST_SHARE, _ALL_SHARE = 0.2, 0.5
 # Share of the work left that one choice of widths has at least.
 _WIDTHS_SHARE: Final = 0.5
+_ESTIMATED: Final = (
+    "least estimated time of the best layouts of several choices of families; an estimate, no proof"
+)
 _WIDTHS_LEFT: Final = "another choice of widths was not searched to the end"
 
 
@@ -100,8 +103,8 @@ def _solved(case: Case, ask: Ask) -> Answer:
 
 def proposed(case: Case, ask: Ask, proposers: Sequence[Proposer] | None = None) -> Answer:
     """The best layout of all proposers, or of some, verified."""
-    search = Search(case, ask, proposers or PROPOSERS)
-    return verified(case, search.proposal(), conflict_free=ask.conflict_free)
+    best = Search(case, ask, proposers or PROPOSERS).proposal()
+    return verified(case, best, conflict_free=ask.conflict_free)
 
 
 def _of_least_time(case: Case, ask: Ask) -> Answer:
@@ -110,9 +113,8 @@ def _of_least_time(case: Case, ask: Ask) -> Answer:
     answers = [(of_all, answer) for of_all, answer in answers if answer.result.estimate is not None]
     if not answers:
         return proposed(case.constrained(replace(case.asked.layout, minimise="excess")), ask)
-    of_all, least = min(answers, key=lambda entry: (*entry[1].of(case).rank[:-1], not entry[0]))
-    reason = "least estimated time of the best layouts of several choices of families; an estimate, no proof"
-    return least.of(case, None if of_all else _held_everywhere(least), reason)
+    _, least = min(answers, key=lambda entry: (*entry[1].rank[:-1], not entry[0]))
+    return least.of(case, reason=_ESTIMATED)
 
 
 def _of_fewest_instructions(case: Case, ask: Ask) -> Answer:
@@ -124,61 +126,70 @@ def _of_fewest_instructions(case: Case, ask: Ask) -> Answer:
         return plainest
     found = [plainest]
     with suppress(OutOfTime):
-        for of_all, answer in _best_by_families(case, ask):
-            if answer.result.layout is not None:
-                proof = None if of_all else _held_everywhere(answer)
-                found.append(answer.of(case, proof, result.reason))
+        found += [answer for _, answer in _best_by_families(case, ask) if answer.result.layout is not None]
     return min(found, key=lambda answer: answer.rank)
 
 
-def _held_everywhere(answer: Answer) -> Proof:
-    """The proof of an answer in a few families, without the bounds that hold in these families alone."""
-    proof = answer.result.proof
-    if not proof.objective.everywhere:
-        bound = proof.every_layout or Bound(0, EVERY_LAYOUT)
-        if proof.weighted_excess is None:
-            proof = replace(proof, excess=bound, every_layout=None)
-        else:
-            unweighted = Bound(0, EVERY_LAYOUT)
-            proof = replace(proof, excess=unweighted, weighted_excess=bound, every_layout=None)
-    if not proof.bytes.everywhere:
-        proof = replace(proof, bytes=Bound(answer.case.asked.tile.bytes, EVERY_LAYOUT))
-    return proof
+class _Part(NamedTuple):
+    """Families that are searched for themselves, by whom, and the share of the work left for it."""
+
+    families: tuple[str, ...] | None
+    proposers: Sequence[Proposer]
+    share: float
+    is_all: bool = False  # whether it is all that the problem allows
+
+
+def _parts(case: Case) -> list[_Part]:
+    """Row-major and pads, then all families, then CuTe's swizzles and the others whose index is cheap.
+
+    The first two are searched quickly and may win, and the search of all families may use up the time. A
+    layout that the hardware dictates is searched once.
+    """
+    everything = case.asked.layout.families
+    of_all = _Part(everything, PROPOSERS, _ALL_SHARE, is_all=True)
+    if case.asked.is_dictated:
+        return [of_all]
+    allowed = everything or FAMILIES
+    cheap = [tuple(f for f in families if f in allowed) for families in _CHEAP_TO_INDEX]
+    first = [f for f in dict.fromkeys([_ROW_MAJOR, cheap[0]]) if f and f != everything]
+    others = [f for f in dict.fromkeys(cheap[1:]) if f and f not in (*first, everything)]
+    later: list[tuple[tuple[str, ...] | None, Sequence[Proposer]]] = [(f, PROPOSERS) for f in others]
+    if "xor" in allowed:
+        later.insert(0, (everything, _CUTE))
+    equal_shares = [_Part(*part, 1 / (1 + len(later) - k)) for k, part in enumerate(later)]
+    return [*(_Part(f, PROPOSERS, _FIRST_SHARE) for f in first), of_all, *equal_shares]
 
 
 def _best_by_families(case: Case, ask: Ask) -> Iterator[tuple[bool, Answer]]:
-    """For each of several lists of families: whether it is all allowed families, and the best layout in it.
+    """For each of `_parts`: whether it is all families, and the best layout in it as an answer to the case.
 
-    Row-major and pads come first, then all families, then CuTe's swizzles and the other lists that have cheap
-    index code: the first two are searched quickly and may win, and the search of all families may use up the
-    time. A layout that the hardware dictates is searched once.
+    Of the bounds of an answer in a few families, those of every layout are left.
     """
-    layout = case.asked.layout
-    lists, allowed = [layout.families], layout.families or FAMILIES
-    if not case.asked.is_dictated:
-        pads, *others = (tuple(f for f in families if f in allowed) for families in _CHEAP_TO_INDEX)
-        lists = [f for f in dict.fromkeys([_ROW_MAJOR, pads, layout.families, *others]) if f != ()]
-    all_allowed = lists.index(layout.families)
-    asked_of: list[tuple[tuple[str, ...] | None, Sequence[Proposer] | None]] = [(f, None) for f in lists]
-    if not case.asked.is_dictated and "xor" in allowed:
-        asked_of.insert(all_allowed + 1, (layout.families, _CUTE))
-    for k, (families, proposers) in enumerate(asked_of):
+    for k, part in enumerate(_parts(case)):
         if k and current().spent:
             return
-        if k < all_allowed:
-            share = _FIRST_SHARE
-        else:
-            share = _ALL_SHARE if k == all_allowed else 1 / (1 + len(asked_of) - k)
-        asked = replace(ask, every_layout=ask.every_layout and k == all_allowed)
-        constraints = replace(layout, families=families, minimise="excess")
+        asked = replace(ask, every_layout=ask.every_layout and part.is_all)
+        constraints = replace(case.asked.layout, families=part.families, minimise="excess")
         try:
-            with spending(current().portion(share)):
-                answer = proposed(case.constrained(constraints), asked, proposers)
+            with spending(current().portion(part.share)):
+                answer = proposed(case.constrained(constraints), asked, part.proposers)
         except OutOfTime:
             if k == 0:
                 raise
             return
-        yield k == all_allowed, answer
+        proof = None if part.is_all else _held_everywhere(answer)
+        yield part.is_all, answer.of(case, proof, answer.result.reason)
+
+
+def _held_everywhere(answer: Answer) -> Proof:
+    """The proof of an answer in a few families, without the bounds that hold in these families alone."""
+    proof, nothing = answer.result.proof, Bound(0, EVERY_LAYOUT)
+    if not proof.objective.everywhere:
+        known, has_weights = proof.every_layout or nothing, proof.weighted_excess is not None
+        excess, weighted = (nothing, known) if has_weights else (known, None)
+        proof = replace(proof, excess=excess, weighted_excess=weighted, every_layout=None)
+    least = Bound(answer.case.asked.tile.bytes, EVERY_LAYOUT)
+    return proof if proof.bytes.everywhere else replace(proof, bytes=least)
 
 
 def estimated(answer: Answer) -> Answer:
