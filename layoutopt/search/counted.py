@@ -44,7 +44,8 @@ class Counter:
         self._case = case
         # Counted layout by layout, over all values that lanes may choose at run time.
         self._whole_case = case if case.chooses and lanes is None else None
-        self._accesses = []  # their distinct instructions
+        # Of each access its distinct instructions: elements, active lanes, weights, operation, rule.
+        self._accesses = []
         for access in (lanes or case.certain).accesses:
             if not access.weight.any():
                 continue
@@ -112,13 +113,16 @@ def best(layouts: Iterable[Layout], counter: Counter, floor: int, max_bytes: int
                 least, ties = (excess, last), []
             if (excess, last) == least:
                 ties.append(layout)
-    # Index code takes far longer to count than excess, so only some of the ties for the best are compared.
-    in_time = itertools.chain(ties[:1], current().while_left(ties[1:]))
-    counted = [(operations(offset_expression(layout)), layout) for layout in in_time]
+    # Index code takes far longer to count than the operations of an offset, so only some are compared by it.
+    counted = [(operations(offset_expression(layout)), layout) for layout in _in_time(ties)]
     fewest = min((count for count, _ in counted), default=0)
     plainest = [layout for count, layout in counted if count == fewest][:_MOST_COMPARED]
-    compared = itertools.chain(plainest[:1], current().while_left(plainest[1:]))
-    return min(compared, key=counter.index_cost, default=None)
+    return min(_in_time(plainest), key=counter.index_cost, default=None)
+
+
+def _in_time(layouts: list[Layout]) -> Iterator[Layout]:
+    """The layouts while time is left; the first in any case."""
+    return itertools.chain(layouts[:1], current().while_left(layouts[1:]))
 
 
 def plain_layouts(space: Space, element_bytes: int) -> Iterator[Layout]:

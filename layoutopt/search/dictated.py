@@ -97,15 +97,16 @@ def propose(search: Search, _: Proposal | None) -> Proposal | None:
     direct, limit = _is_direct(problem), problem.layout.max_bytes
     served, refused, complete = ranked(case)
     fitting = [c for c in served if limit is None or c.bytes <= limit]
+    best = next((c for c in fitting if not (ask.conflict_free and c.weighted)), None)
     left, reason = "", _reason(case, served, fitting, refused)
     scope = f"the layouts of {_named(problem)}" + ("" if direct else side_by_side(problem))
-    best = next((c for c in fitting if not (ask.conflict_free and c.weighted)), None)
-    # The bound of the excess is among those as good in what comes before it.
+    # The bound of the excess is that of the layouts as good in what comes before it.
+    alike = fitting
     if best and objective.instructions_first:
-        fitting = [c for c in fitting if c.flips == best.flips]
+        alike = [c for c in fitting if c.flips == best.flips]
         scope += " that flip the fewest bits"
     elif best and objective.bytes_first and not ask.conflict_free:
-        fitting = [c for c in fitting if c.bytes == best.bytes]
+        alike = [c for c in fitting if c.bytes == best.bytes]
         scope += f" within {best.bytes} bytes"
     if complete and best is None and not direct:
         reason = f"{reason} ({scope})"
@@ -113,14 +114,15 @@ def propose(search: Search, _: Proposal | None) -> Proposal | None:
         complete, left = False, NOT_ALL
     elif not complete:
         left, reason = STOPPED, reason if served else ""
-    least = min((c.weighted for c in fitting), default=0) if complete else 0
-    plain = min((c.plain for c in fitting), default=0) if complete else 0
-    size = best.bytes if best else min((c.bytes for c in served), default=problem.tile.bytes)
-    least_size = size if complete else problem.tile.bytes
+    least = min((c.weighted for c in alike), default=0) if complete else 0
+    plain = min((c.plain for c in alike), default=0) if complete else 0
+    size = problem.tile.bytes
+    if complete:
+        size = best.bytes if best else min((c.bytes for c in served), default=size)
     return Proposal(
         Found(best.layout, best.name, best.weighted, best.bytes, best.alignment_bytes) if best else None,
         excess_bound=Proved(least, scope, "hardware"),
-        bytes_bound=Proved(least_size, EVERY_LAYOUT if least_size == problem.tile.bytes else scope),
+        bytes_bound=Proved(size, EVERY_LAYOUT if size == problem.tile.bytes else scope),
         plain_bound=Proved(plain, scope),
         left_open=not complete,
         left=left,
