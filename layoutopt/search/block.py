@@ -90,7 +90,15 @@ def solve(
 
 
 class _Tiles:
-    """The tiles of a block, what each may have, and what is made of one layout for each."""
+    """The tiles of a block, what each may have, and what is made of one layout for each.
+
+    Attributes:
+        units: what gets one layout: a tile, or the tiles that share it. Its front holds the layouts found for
+            it, the points, each of less excess in more bytes than the one before.
+        plan: which units live when, so that some may lie in the bytes of others.
+        elements: bytes that the elements take at least.
+        limit: bytes that the layouts may take: `max_bytes`, else the shared memory of a block of the GPU.
+    """
 
     def __init__(self, block: Block, gpu: Device, ask: Ask) -> None:
         self.block, self.gpu, self.ask = block, gpu, ask
@@ -98,7 +106,6 @@ class _Tiles:
             self.units = units_of(block, gpu)
         self.plan = plan_of(block, self.units)
         self.elements = least_bytes(self.plan, [unit.elements_bytes for unit in self.units])
-        # Bytes that the layouts may take: `max_bytes`, else the shared memory of a block of the GPU.
         self.limit = within_room(block, gpu).layout.max_bytes
 
     def within_room(self) -> Arrangement:
@@ -114,7 +121,7 @@ class _Tiles:
                 unlimited = self._best(None)
             if limit is None or unlimited.bytes is None or unlimited.bytes <= limit:
                 return replace(unlimited, max_bytes=limit)
-            with unhurried():
+            with unhurried():  # whose fronts hold nothing yet: those found have no limit
                 self.units = units_of(self.block, self.gpu)
         return self._best(limit)
 
@@ -130,22 +137,19 @@ class _Tiles:
             found = self._in_bytes(self.elements)
         if found.tiles or self.elements == limit:
             return replace(found, max_bytes=limit)
-        share = 1 / (2 * len(self.units))
-        smallest = [_solved(block, self.ask, unit, share, unit.asked) for unit in self.units]
-        if any(result.layout is None for result in smallest):
-            return self._in_bytes(block.layout.max_bytes)
-        sizes = [
-            unit.bytes_at(unit.sizes(unit.case.table(result.layout)), result.alignment_bytes or 1)
-            for unit, result in zip(self.units, smallest, strict=True)
-            if result.layout is not None
-        ]
-        total = pack(self.plan, sizes, [result.alignment_bytes or 1 for result in smallest]).end
-        most = total if limit is None else min(total, limit)
-        found = replace(self._in_bytes(most), max_bytes=limit)
-        proved = least_bytes(self.plan, sizes) == total and all(r.status is Status.OPTIMAL for r in smallest)
-        if proved or found.status is not Status.OPTIMAL:
-            return found
-        return replace(found, status=Status.FEASIBLE, reason=_SMALLEST_OPEN)
+        sizes, alignments, are_smallest = [], [], True  # of the smallest layout of each unit
+        for unit in self.units:
+            result = _solved(block, self.ask, unit, 1 / (2 * len(self.units)), unit.asked)
+            if result.layout is None:
+                return self._in_bytes(block.layout.max_bytes)
+            alignments.append(result.alignment_bytes or 1)
+            sizes.append(unit.bytes_at(unit.sizes(unit.case.table(result.layout)), alignments[-1]))
+            are_smallest = are_smallest and result.status is Status.OPTIMAL
+        total = pack(self.plan, sizes, alignments).end
+        found = self._in_bytes(total if limit is None else min(total, limit))
+        if found.status is Status.OPTIMAL and not (are_smallest and least_bytes(self.plan, sizes) == total):
+            found = replace(found, status=Status.FEASIBLE, reason=_SMALLEST_OPEN)
+        return replace(found, max_bytes=limit)
 
     def _in_bytes(self, most: int | None) -> Arrangement:
         """Layouts of least excess within `most` bytes."""

@@ -154,14 +154,12 @@ def _covers(problem: Problem, bound: Bound) -> dict[str, Any]:
     return {"layouts": "families", "families": families, "max_bytes": most}
 
 
-def _of_tile(problem: Problem, device: Device, result: Result) -> dict[str, Any]:
+def _of_tile(asked: Problem, device: Device, result: Result) -> dict[str, Any]:
     """The certificate of one tile; docs/proofs.md has its fields."""
-    asked = problem
-    case = case_of_result(problem, device, result)
-    problem, lanes = case.lowered, case.lanes
+    case = case_of_result(asked, device, result)
+    problem, lanes, unit = case.lowered, case.lanes, case.lanes.weight_unit  # over whole bytes, widths chosen
     bound, size = result.proof.objective, result.proof.bytes
     subject = subject_of(problem.tile, device, lanes)
-    unit = lanes.weight_unit
     evidence, findings = _evidence(subject, round(bound.lower_bound * unit), bound.scope)
     rests_on = {SOLVER.evidence: BY_SOLVER, SEARCH: BY_SEARCH}.get(evidence, ARITHMETIC)
     rule = lanes.accesses[0].rule
@@ -183,9 +181,10 @@ def _of_tile(problem: Problem, device: Device, result: Result) -> dict[str, Any]
         "infeasible": _infeasible(problem, result, rests_on),
         "layout": None,
         "hardware": {},
-        "clique": None,
-        "packing": None,
-        "parity": None,
+        **{
+            name: reason.data(subject, problem, findings[reason]) if reason in findings else None
+            for name, reason in (("clique", CLIQUE), ("packing", PACKING), ("parity", PARITY))
+        },
         "questions": [SOLVER.data(subject, problem, findings[SOLVER])] if SOLVER in findings else [],
         "weight_unit": unit,
         "lanes": device.lanes,
@@ -203,9 +202,6 @@ def _of_tile(problem: Problem, device: Device, result: Result) -> dict[str, Any]
         }
         hardware = {a.name: a.descriptor for a in result.accesses if a.descriptor is not None}
         data["hardware"] = msgspec.to_builtins(hardware)
-    for name, reason in (("clique", CLIQUE), ("packing", PACKING), ("parity", PARITY)):
-        if reason in findings:
-            data[name] = reason.data(subject, problem, findings[reason])
     return data
 
 

@@ -102,7 +102,6 @@ class _Choice(Struct, frozen=True):
     gpu: Device
     wavefronts: Fraction = Fraction(0)  # of instructions: that the accesses take at least, weighted
     instructions: int = 0  # of instructions: how many warps execute, of the accesses left open
-    order: int = 0  # number of the order of elements that gave them; -1: as the file has them
     share: float = 1  # of the time left, that it may use
 
 
@@ -181,18 +180,26 @@ def _answered(problem: Problem, gpu: Device, ask: Ask) -> Result:
     refused, max_bytes, unrefuted = left_open.refused, problem.layout.max_bytes, left_open.unrefuted
     if refused is None:
         raise OutOfTime
-    too_large = max_bytes is not None and max_bytes < problem.tile.bytes  # in every layout
-    if not unrefuted or refused.status is not Status.INFEASIBLE or too_large:
-        return refused
-    return refused.unproved(f"{unrefuted}; {refused.reason}")
+    too_large = max_bytes is not None and max_bytes < problem.tile.bytes  # whatever the choice
+    if unrefuted and refused.status is Status.INFEASIBLE and not too_large:
+        return refused.unproved(f"{unrefuted}; {refused.reason}")
+    return refused
 
 
 # Instructions ------------------------------------------------------------------------------------
 
 
 class _Instructions(_Open):
+    """The instructions of some accesses.
+
+    Attributes:
+        bound: wavefronts of all accesses that no layout and no instructions undercut, weights applied.
+        as_in_file: the problem with the file's own instructions.
+        rank_in_file: of the answer to it, once it has a layout.
+    """
+
     unrefuted = _INSTRUCTIONS_LEFT
-    as_in_file: _Solved | None = None  # with the file's own instructions
+    rank_in_file: tuple[float, ...] | None = None
 
     def choices(self) -> Iterator[_Choice]:
         """The file's own instructions, then those of one order after another, fewest wavefronts first.
@@ -203,13 +210,14 @@ class _Instructions(_Open):
         free = free_ownerships(problem, gpu)
         self.bound = _lower_bound(problem, free, gpu)
         unchanged = [a if a.instructions is None else with_given_instructions(a) for a in problem.accesses]
-        first = _choice(problem, unchanged, -1, gpu)
+        first = _choice(problem, unchanged, gpu)
         others = [c for c in _by_order(first, problem, free, gpu) if _differs(c, first)]
+        self.as_in_file = first.problem
         yield replace(first, share=_SHARE if others else 1)
-        solved = 1
+        solved = 0
         for choice in others:
             may_rank = float(choice.wavefronts), problem.tile.bytes, choice.instructions
-            if solved <= _MOST_SOLVED and (self.best is None or may_rank < self.best.rank):
+            if solved < _MOST_SOLVED and (self.best is None or may_rank < self.best.rank):
                 solved += 1
                 yield choice
 
@@ -222,8 +230,8 @@ class _Instructions(_Open):
             counts = case.count(case.table(result.layout))
             wavefronts = case.weighted_wavefronts(counts) / case.lanes.weight_unit
         solved = _Solved((wavefronts, result.bytes or 0, choice.instructions), result, chosen, case)
-        if choice.order < 0:
-            self.as_in_file = solved
+        if choice.problem is self.as_in_file:
+            self.rank_in_file = solved.rank
         return solved
 
     def answer(self, best: _Solved) -> Result:
@@ -246,9 +254,18 @@ class _Instructions(_Open):
         return replace(
             result,
             proof=replace(result.proof, wavefronts=least),
-            hints=(*result.hints, *_gain(self.as_in_file, best)),
+            hints=(*result.hints, *self._gain(best)),
             accesses=named_choices(result.accesses, problem, best.chosen),
         )
+
+    def _gain(self, best: _Solved) -> Iterator[str]:
+        """A hint with what the file's own instructions cost at best, where others were chosen."""
+        if self.rank_in_file not in (None, best.rank):
+            (before, size, _), (after, *_) = self.rank_in_file, best.rank
+            yield (
+                f"with the instructions as the file has them, the best layout found takes {before:,g} "
+                f"wavefronts in {size:,} bytes; these take {after:,g}"
+            )
 
 
 def _differs(choice: _Choice, first: _Choice) -> bool:
@@ -262,7 +279,7 @@ def _differs(choice: _Choice, first: _Choice) -> bool:
     return choice.instructions != first.instructions or not all(same)
 
 
-def _choice(problem: Problem, accesses: Sequence[Access], order: int, gpu: Device) -> _Choice:
+def _choice(problem: Problem, accesses: Sequence[Access], gpu: Device) -> _Choice:
     """The problem with these accesses in place of its own, ranked by what they take."""
     needs = [_least_need(problem, access, gpu) for access in accesses]
     wavefronts = sum((need.wavefronts for need in needs), Fraction(0))
@@ -271,7 +288,7 @@ def _choice(problem: Problem, accesses: Sequence[Access], order: int, gpu: Devic
         for need, access in zip(needs, problem.accesses, strict=True)
         if access.instructions is not None
     )
-    return _Choice(replace(problem, accesses=tuple(accesses)), gpu, wavefronts, instructions, order, _SHARE)
+    return _Choice(replace(problem, accesses=tuple(accesses)), gpu, wavefronts, instructions, _SHARE)
 
 
 def _by_order(first: _Choice, problem: Problem, free: Sequence[Owned], gpu: Device) -> list[_Choice]:
@@ -288,9 +305,9 @@ def _by_order(first: _Choice, problem: Problem, free: Sequence[Owned], gpu: Devi
     """
     vectors = [vector_steps(a, problem.tile) for a in problem.accesses if not a.is_free]
     found: list[_Choice] = []
-    for order, steps in enumerate(vector_orders(free, max(vectors, key=len, default=[])) if free else ()):
+    for steps in vector_orders(free, max(vectors, key=len, default=[])) if free else ():
         accesses = list(first.problem.accesses)
-        try:
+        with contextlib.suppress(ProblemFileError):  # too many pieces of the coordinates
             for access in free:
                 candidates = list(accesses_in_order(access, steps, problem, gpu))
                 if not candidates:
@@ -298,10 +315,8 @@ def _by_order(first: _Choice, problem: Problem, free: Sequence[Owned], gpu: Devi
                 accesses[access.number] = min(candidates, key=lambda c: _least_need(problem, c, gpu))
             else:
                 if all(choice.problem.accesses != tuple(accesses) for choice in found):
-                    found.append(_choice(problem, accesses, order, gpu))
-        except ProblemFileError:
-            continue  # too many pieces of the coordinates
-    return sorted(found, key=lambda choice: (choice.wavefronts, choice.instructions, choice.order))
+                    found.append(_choice(problem, accesses, gpu))
+    return sorted(found, key=lambda choice: (choice.wavefronts, choice.instructions))
 
 
 class _Need(NamedTuple):
@@ -363,26 +378,24 @@ def _lower_bound(problem: Problem, free: Sequence[Owned], gpu: Device) -> Fracti
     return total
 
 
-def _gain(as_in_file: _Solved | None, best: _Solved) -> Iterator[str]:
-    """A hint with what the file's own instructions cost at best, where others were chosen."""
-    if as_in_file is not None and as_in_file is not best:
-        (before, size, _), (after, *_) = as_in_file.rank, best.rank
-        yield (
-            f"with the instructions as the file has them, the best layout found takes {before:,g} wavefronts "
-            f"in {size:,} bytes; these take {after:,g}"
-        )
-
-
 # Lanes -------------------------------------------------------------------------------------------
 
 
 class _Lanes(_Open):
+    """The lanes of some accesses.
+
+    Attributes:
+        natural: the problem with consecutive threads on consecutive vectors.
+        relaxed: the problem in which a free access is its segments alone: it bounds every assignment.
+        floor: an answer whose bounds hold for every assignment, once there is one.
+    """
+
     def __init__(self, problem: Problem, gpu: Device, ask: Ask) -> None:
         super().__init__(problem, gpu, replace(ask, conflict_free=False, lanes_open=True))
         self.conflict_free = ask.conflict_free
         self.lanes = FreeLanes(problem, gpu)
         self.natural, self.relaxed = self.lanes.natural, self.lanes.relaxed()
-        self.floor: Result | None = None  # an answer whose bounds hold for every assignment of lanes
+        self.floor: Result | None = None
         if self.lanes.direct:  # which the relaxed problem has write as they stand
             self.unrefuted = _LANES_LEFT
 

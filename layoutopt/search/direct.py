@@ -85,15 +85,13 @@ def _in_turn(tile: Tile, runs: list[int]) -> Iterator[Named]:
     in a run: `runs` has the elements that instructions write side by side.
     """
     tile_rows, row_elements = tile.shape[0], math.prod(tile.shape[1:])
-    made = 0
-    for rows in dict.fromkeys(max(1, run // row_elements) for run in runs):
-        for turns in (2**k for k in range(1, tile_rows.bit_length())):
-            times = tile_rows // (rows * turns)
-            if tile_rows % (rows * turns) or times == 1 or made == _MOST_TURNS:
-                break
-            made += 1
-            cuts = [(0, rows, turns), (0, rows * turns, times), *([(0, 1, rows)] if rows > 1 else [])]
-            yield f"rows in turn by {turns}", _tight(tile, [*cuts, *_whole(tile)[1:]])
+    groups = dict.fromkeys(max(1, run // row_elements) for run in runs)
+    turned = itertools.product(groups, (2**k for k in range(1, tile_rows.bit_length())))
+    even = ((n, turns) for n, turns in turned if n * turns < tile_rows and tile_rows % (n * turns) == 0)
+    for rows, turns in itertools.islice(even, _MOST_TURNS):
+        cuts = [(0, rows, turns), (0, rows * turns, tile_rows // (rows * turns))]
+        cuts += [(0, 1, rows)] if rows > 1 else []
+        yield f"rows in turn by {turns}", _tight(tile, [*cuts, *_whole(tile)[1:]])
 
 
 def _as_written(tile: Tile, lanes: Trace) -> Iterator[Named]:
@@ -146,10 +144,11 @@ def pieces(tile: Tile, lanes: Trace) -> Pieces | None:
         OutOfTime: the time was over before all pairs were joined.
     """
     fixed, written = _fixed_distances(tile, lanes)
-    head, place = _joined(tile.elements, fixed)  # place: bytes from the head, which others may lie before
+    head, place = _joined(tile.elements, fixed)
     if (place[fixed.start] + fixed.distance != place[fixed.end]).any():
-        return None
-    lowest = np.zeros(tile.elements, np.int64)  # of each piece, by head
+        return None  # two accesses want two distances
+    # Elements may lie before the head of their piece: count from the lowest of it instead.
+    lowest = np.zeros(tile.elements, np.int64)  # by head
     np.minimum.at(lowest, head, place)
     place = place - lowest[head]
     by_place = np.lexsort((place, head))

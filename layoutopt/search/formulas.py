@@ -98,7 +98,7 @@ def _plainest(search: Search) -> Proposal | None:
     size = int(scene.layout(best).table().max()) + scene.tile.element_bytes
     least = least_instructions(with_loops(scene.problem), scene.trace)
     proved = (scene.instructions(best), best.excess, size) <= (least, scene.floor, scene.tile.bytes)
-    scene.tally.undecided_span = scene.tile.elements
+    scene.tally.undecided_span = scene.tile.elements  # of fewer bytes, nothing is proved
     return replace(scene.proposal(best, scene.floor), left_open=not proved)
 
 
@@ -117,7 +117,7 @@ def _smallest(search: Search) -> Proposal | None:
         tally.undecided_span = scene.tile.elements
         return scene.unswizzled("out of time")
     found = search.reach.run()
-    if search.reach.table is not None:
+    if search.reach.table is not None:  # found on the way, and no formula is as small
         return search.reach.table
     if not tally.unswizzled:
         out_of_time = current().spent or not tally.exhausted
