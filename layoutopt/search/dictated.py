@@ -190,8 +190,8 @@ def ranked(case: Case) -> Ranked:
     problem, published = case.lowered, _published(case)
     check_dictated(problem)
     served: list[Candidate] = []
-    refused: list[str] = []
-    unreached: list[str] = []
+    unreached: list[str] = []  # by the hardware itself: not said where another layout serves
+    refused: list[str] = []  # by the other accesses, or the constraints
     seen: set[bytes] = set()
     for name, layout in _listed(case, served):
         table = case.table(layout)

@@ -47,20 +47,21 @@ def _of_tma(use: HardwareUse, tile: Tile, mode: Mode, short: bool) -> Iterator[N
     shape, size = tile.shape, tile.element_bytes
     order = list(use.order or range(len(shape)))
     major = order[-1]
-    seen: set[tuple[int, tuple[bytes, ...]]] = set()
+    seen: set[tuple[int, tuple[bytes, ...]]] = set()  # row of a box, and what banks depend on
     for box in [list(use.box)] if use.box is not None else _boxes(use, tile, mode, order, short):
-        row = box[major] * size
+        row = box[major] * size  # bytes, which TMA wants in multiples of 16
         if row % 16 or (mode.span_bytes or row) < row or (mode.xor and size & (size - 1)):
             continue
-        volume = math.prod(box) // box[major] * (mode.span_bytes or row)
-        several = [d for d in order if box[d] < shape[d]]
+        box_bytes = math.prod(box) // box[major] * (mode.span_bytes or row)
+        several = [d for d in order if box[d] < shape[d]]  # dimensions of more than one box
         # The contiguous dimension last: its boxes lie one beside the other.
         several.sort(key=lambda d: d == major)
-        for grid in itertools.permutations(several) if volume % _period(mode) else [several]:
+        # In which order boxes follow one another changes banks only if they are no whole number of periods.
+        for grid in itertools.permutations(several) if box_bytes % _period(mode) else [several]:
             layout = _boxed(shape, size, mode, order, box, grid)
-            pattern = box[major], _residues(layout, mode)
-            if pattern not in seen:
-                seen.add(pattern)
+            same_banks = box[major], _residues(layout, mode)
+            if same_banks not in seen:
+                seen.add(same_banks)
                 yield f"{mode.name}, x{major} contiguous", layout
 
 
@@ -119,13 +120,13 @@ def _of_matrix(use: HardwareUse, tile: Tile, mode: Mode) -> Iterator[Named]:
     K-major and MN-major, as far as the access allows. A page is as wide as the span of the mode's swizzle.
     """
     shape, size = tile.shape, tile.element_bytes
-    k, mn = matrix_dims(use, len(shape))
+    k, mn = matrix_dims(use, len(shape))  # k: the dimension that is summed over
     rest = [d for d in range(len(shape)) if d != k and d not in mn]
     *slower, fast = mn
-    allowed = {None: (k, fast) if use.k is not None else (k,), "K": (k,), "MN": (fast,)}[use.major]
+    contiguous = {None: (k, fast) if use.k is not None else (k,), "K": (k,), "MN": (fast,)}[use.major]
     for major, others, outer in ((k, list(mn), rest), (fast, [k], [*rest, *slower])):
         span, rows = (mode.span_bytes or 16) // size, math.prod(shape[d] for d in others)
-        if major not in allowed or shape[major] % span or rows % ATOM_ROWS:
+        if major not in contiguous or shape[major] % span or rows % ATOM_ROWS:
             continue
         page = [1] * len(shape)
         page[major] = span
