@@ -8,6 +8,7 @@ Where instructions come first, and excess may be left, the plainest formulas do.
 """
 
 import itertools
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Final
@@ -63,41 +64,30 @@ def _plainest(search: Search) -> Proposal | None:
     None where excess comes first, or no layout was found that needs no swizzle. Proved only where no layout
     of any kind can have fewer instructions, excess or bytes.
     """
-    scene, instructions = search.scene, dict[str, int]()
+    scene = search.scene
     if not scene.wants_plainest:
         return None
-
-    def rank(solution: Solution) -> tuple[int, int, int]:
-        """Instructions, excess and elements.
-
-        The instructions are counted once for formulas that differ in their strides alone, as long as the same
-        ones are powers of two.
-        """
-        candidate = solution.candidate
-        shifts = [d.stride & (d.stride - 1) == 0 for d in candidate.digits]
-        places = [(d.dim, d.divide, d.size) for d in candidate.digits]
-        form = str((places, shifts, candidate.turn > 0, candidate.interval[0]))
-        if form not in instructions:
-            instructions[form] = scene.instructions(solution)
-        return instructions[form], solution.excess, candidate.span
-
     best: Solution | None = None
+    most, least = least_operations(scene.space), (math.inf, math.inf, math.inf)
     try:
         for candidate in itertools.chain.from_iterable(scene.candidates()):
             if best is not None and current().spent:
                 break
-            most = least_operations(scene.space) if best is None else best.operations
-            worse = best is not None and rank(Solution(candidate, {}, scene.floor)) >= rank(best)
-            if candidate.operations <= most and not worse and scene.fits(candidate.span):
+            if candidate.operations > most or not scene.fits(candidate.span):
+                continue
+            cost = scene.instructions(Solution(candidate, {}, 0))
+            if (cost, scene.floor, candidate.span) < least:  # else no excess makes it better
                 solution = scene.plain(candidate)
-                best = solution if best is None else min(best, solution, key=rank)
+                if (cost, solution.excess, candidate.span) < least:
+                    best, least = solution, (cost, solution.excess, candidate.span)
+                    most = candidate.operations
     except OutOfTime:
         scene.tally.exhausted = False
     if best is None:
         return None
     size = int(scene.layout(best).table().max()) + scene.tile.element_bytes
-    least = least_instructions(with_loops(scene.problem), scene.trace)
-    proved = (scene.instructions(best), best.excess, size) <= (least, scene.floor, scene.tile.bytes)
+    fewest = least_instructions(with_loops(scene.problem), scene.trace)
+    proved = (least[0], best.excess, size) <= (fewest, scene.floor, scene.tile.bytes)
     scene.tally.undecided_span = scene.tile.elements  # of fewer bytes, nothing is proved
     return replace(scene.proposal(best, scene.floor), left_open=not proved)
 

@@ -109,12 +109,12 @@ def proposed(case: Case, ask: Ask, proposers: Sequence[Proposer] | None = None) 
 
 def _of_least_time(case: Case, ask: Ask) -> Answer:
     """The layout of least estimated time among the best of all families and of a few cheap ones."""
-    answers = [(of_all, estimated(answer)) for of_all, answer in _best_by_families(case, ask)]
+    parts = _best_by_families(case, ask, _ESTIMATED)
+    answers = [(of_all, estimated(answer)) for of_all, answer in parts]
     answers = [(of_all, answer) for of_all, answer in answers if answer.result.estimate is not None]
     if not answers:
         return proposed(case.constrained(replace(case.asked.layout, minimise="excess")), ask)
-    _, least = min(answers, key=lambda entry: (*entry[1].rank[:-1], not entry[0]))
-    return least.of(case, reason=_ESTIMATED)
+    return min(answers, key=lambda entry: (*entry[1].rank[:-1], not entry[0]))[1]
 
 
 def _of_fewest_instructions(case: Case, ask: Ask) -> Answer:
@@ -126,7 +126,8 @@ def _of_fewest_instructions(case: Case, ask: Ask) -> Answer:
         return plainest
     found = [plainest]
     with suppress(OutOfTime):
-        found += [answer for _, answer in _best_by_families(case, ask) if answer.result.layout is not None]
+        parts = _best_by_families(case, ask, result.reason)
+        found += [answer for _, answer in parts if answer.result.layout is not None]
     return min(found, key=lambda answer: answer.rank)
 
 
@@ -160,10 +161,11 @@ def _parts(case: Case) -> list[_Part]:
     return [*(_Part(f, PROPOSERS, _FIRST_SHARE) for f in first), of_all, *equal_shares]
 
 
-def _best_by_families(case: Case, ask: Ask) -> Iterator[tuple[bool, Answer]]:
+def _best_by_families(case: Case, ask: Ask, reason: str) -> Iterator[tuple[bool, Answer]]:
     """For each of `_parts`: whether it is all families, and the best layout in it as an answer to the case.
 
-    Of the bounds of an answer in a few families, those of every layout are left.
+    Of the bounds of an answer in a few families, those of every layout are left. `reason` says why it is not
+    proved best.
     """
     for k, part in enumerate(_parts(case)):
         if k and current().spent:
@@ -177,8 +179,8 @@ def _best_by_families(case: Case, ask: Ask) -> Iterator[tuple[bool, Answer]]:
             if k == 0:
                 raise
             return
-        proof = None if part.is_all else _held_everywhere(answer)
-        yield part.is_all, answer.of(case, proof, answer.result.reason)
+        result = answer.result if part.is_all else replace(answer.result, proof=_held_everywhere(answer))
+        yield part.is_all, replace(answer, case=case, result=result.unproved(reason))
 
 
 def _held_everywhere(answer: Answer) -> Proof:

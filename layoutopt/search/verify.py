@@ -44,11 +44,6 @@ class Answer(Struct, frozen=True):
             (took.blocks_per_sm == 0, took.time, took.cycles) if took is not None else (),
         )
 
-    def of(self, case: Case, proof: Proof | None = None, reason: str = "") -> "Answer":
-        """The same as an answer to a wider case, of which less is proved: `proof`, where that is other."""
-        result = replace(self.result, proof=proof or self.result.proof)
-        return replace(self, case=case, result=result.unproved(reason))
-
 
 def verified(case: Case, proposal: Proposal, *, conflict_free: bool = False) -> Answer:
     """The proposal as a result, with what the conflict engine counts at every lane. The only way to one.
