@@ -31,6 +31,7 @@ from layoutopt.kernels.program import Forget, Source
 
 
 def _sum(inst: Instruction, *parts: Value) -> Iterator[Value]:
+    """IADD3: a source with a sign comes inverted (letter `a`), and the 1 that makes it negative is added."""
     return _total(*parts, *[TRUE] * sum(map(negates, inst.operands)))
 
 
@@ -57,9 +58,9 @@ def _product(inst: Instruction, a: Value, b: Value, c: Value, *carry: Value) -> 
 
 def _shift_add(inst: Instruction, a: Value, b: Value, *rest: Value) -> Iterator[Value]:
     """LEA: (A << s) + B, or with HI the high word of {C:A} << s, or of A with its sign, and B."""
-    upper, (shift, *carries) = (rest[:1], rest[1:]) if _takes_pair(inst) else ((), rest)
+    upper, shift, *carries = rest if _takes_pair(inst) else (None, *rest)
     if inst.has("HI"):
-        pair = values.join(a, *upper) if upper else values.extend(a, 32)
+        pair = values.extend(a, 32) if upper is None else values.join(a, upper)
         shifted = values.high(values.shift_left(pair, shift, 64))
     else:
         shifted = values.shift_left(a, shift)
@@ -84,7 +85,7 @@ def _funnel(inst: Instruction, a: Value, amount: Value, c: Value) -> Value:
     else:
         amount = values.least(amount, constant(limit), is_signed=False)
     right = values.shift_right_signed if is_signed else values.shift_right
-    if limit == 32 and top != left:
+    if limit == 32 and top != left:  # the word that is kept takes no bits of the other one
         return values.shift_left(a, amount) if left else right(c, amount)
     moved = (values.shift_left if left else right)(values.join(a, c), amount, 64)
     return values.high(moved) if top else values.cut(moved)
@@ -111,15 +112,16 @@ def _permute(_: Instruction, a: Value, choice: Value, c: Value) -> Value:
 
 def _moved_bytes(double: Value, choice: int) -> Value:
     """Four of eight bytes, or their signs, the same in all lanes: together those that move as far."""
-    kept = collections.Counter[tuple[int, int]]()
+    # By whether it is a sign, and by how many bytes it moves down: which bytes of the result it gives.
+    given = collections.Counter[tuple[int, int]]()
     for k in range(4):
-        nibble = choice >> 4 * k & 15
-        kept[nibble >> 3, (nibble & 7) - (0 if nibble >> 3 else k)] += 0xFF << 8 * k
+        is_sign, byte = divmod(choice >> 4 * k & 15, 8)
+        given[is_sign, byte if is_sign else byte - k] += 0xFF << 8 * k
     parts = []
-    for (sign, by), mask in kept.items():
+    for (is_sign, by), mask in given.items():
         move = values.shift_left if by < 0 else values.shift_right
         part = move(double, constant(8 * abs(by)), 64)
-        if sign:
+        if is_sign:
             part = values.shift_right_signed(values.extend(values.cut(part, 8), 8), constant(8), 64)
         parts.append(values.both(part, constant(mask)))
     return reduce(values.differ, parts)
@@ -232,17 +234,10 @@ def _logic(_: Instruction, a: Value, b: Value, c: Value, table: Value) -> Iterat
     yield values.compare("ne", result, ZERO)
 
 
-def _predicate_logic(inst: Instruction) -> Built:
+def _predicate_logic(_: Instruction, *given: Value) -> list[Value]:
     """PLOP3: two tables of three predicates."""
-    tables = [int(text, 16) for text in inst.operands if not is_predicate(text)]
-    names = [text for text in inst.operands if is_predicate(text)]
-    if len(tables) != 2 or len(names) != 5:
-        raise UnreadableOperand("PLOP3 of another form")
-
-    def looked_up(_: Instruction, a: Value, b: Value, c: Value) -> list[Value]:
-        return [values.table3(a, b, c, table, 1) for table in tables]
-
-    return computed(inst, [("p", t) for t in names[:2]], [predicate(t) for t in names[2:]], looked_up)
+    *predicates, first, second = given
+    return [values.table3(*predicates, int(table.bits[0, 0]), 1) for table in (first, second)]
 
 
 def _to_predicates(inst: Instruction) -> Built:
@@ -331,42 +326,24 @@ def _shuffle(inst: Instruction, active: Bools, data: Value, lane: Value, clamp: 
     return values.hidden_where(idle, found, 32), Value(within.astype(np.uint64))
 
 
-def _vote(inst: Instruction) -> Built:
+def _vote(inst: Instruction, active: Bools, holds: Value) -> tuple[Value, Value]:
     """VOTE: of which lanes a predicate holds, and whether of ALL, of ANY, or of all alike (EQ)."""
-    if not inst.has("ALL", "ANY", "EQ"):
-        raise UnreadableOperand("a vote of another form")
-
-    def vote(_: Instruction, active: Bools, holds: Value) -> tuple[Value, Value]:
-        true = active & (holds.bits != 0)
-        unsure = active & (holds.unknown != 0)
-        ballot = values.made(values.mask_of(true), values.mask_of(unsure), 32)
-        some = true.any(axis=1, keepdims=True)
-        none = (active & ~true & ~unsure).any(axis=1, keepdims=True)
-        settled = some if inst.has("ANY") else none if inst.has("ALL") else some & none
-        answer = settled if inst.has("ANY") else ~settled
-        open_ = unsure.any(axis=1, keepdims=True) & ~settled
-        return ballot, values.made(answer.astype(np.uint64), open_.astype(np.uint64), 1)
-
-    return computed(
-        inst, _lane_results(inst.operands[:-1]), [predicate(inst.operands[-1])], vote, across=True
-    )
+    true = active & (holds.bits != 0)
+    unsure = active & (holds.unknown != 0)
+    ballot = values.made(values.mask_of(true), values.mask_of(unsure), 32)
+    some = true.any(axis=1, keepdims=True)
+    none = (active & ~true & ~unsure).any(axis=1, keepdims=True)
+    settled = some if inst.has("ANY") else none if inst.has("ALL") else some & none
+    answer = settled if inst.has("ANY") else ~settled
+    open_ = unsure.any(axis=1, keepdims=True) & ~settled
+    return ballot, values.made(answer.astype(np.uint64), open_.astype(np.uint64), 1)
 
 
-def _elect(inst: Instruction) -> Built:
-    """ELECT: true in one active lane, the first."""
-
-    def elect(_: Instruction, active: Bools) -> tuple[Value, Value]:
-        first = active.argmax(axis=1)[:, None]
-        chosen = (np.arange(32) == first) & active
-        return Value(first.astype(np.uint64)), Value(chosen.astype(np.uint64))
-
-    return computed(inst, _lane_results(inst.operands), [], elect, across=True)
-
-
-def _lane_results(texts: tuple[str, ...]) -> list[tuple[str, str]]:
-    """A register and a predicate, each of which may be left out."""
-    register = next((text for text in texts if not is_predicate(text)), "RZ")
-    return [("r", register), ("p", next((text for text in texts if is_predicate(text)), "PT"))]
+def _elect(_: Instruction, active: Bools, __: Value) -> tuple[Value, Value]:
+    """ELECT: the first active lane, and the predicate that is true in it alone."""
+    first = active.argmax(axis=1)[:, None]
+    chosen = (np.arange(32) == first) & active
+    return Value(first.astype(np.uint64)), Value(chosen.astype(np.uint64))
 
 
 _REDUCTIONS: Final[Mapping[str, np.ufunc]] = {
@@ -435,7 +412,7 @@ ARITHMETIC: Final[Mapping[str, Builder]] = {
     "MOV": _move,
     "MOV.64": row("d", "d", lambda _, a: a),
     **dict.fromkeys(("P2R", "UP2UR"), _from_predicates),
-    "PLOP3": _predicate_logic,
+    "PLOP3": row("pp", "pppww", _predicate_logic),
     "POPC": row("r", "w", lambda _, a: values.mapped(np.bitwise_count, 32, a)),
     "PRMT": row("r", "www", _permute, only=()),
     "R2P": _to_predicates,
@@ -451,12 +428,12 @@ ARITHMETIC: Final[Mapping[str, Builder]] = {
         ("ISETP.64", "ISETP.S64", "ISETP.U64"), row("pp", "ddp", _compare, needs=_INTEGER_ORDERS)
     ),
     "ISETP.EX": row("pp", "wwpp", _compare, needs=_INTEGER_ORDERS),
-    "ELECT": _elect,
+    "ELECT": row("rp", "p", _elect, across=True),
     "MATCH": forget(1),
     "MATCH.ANY": row("r", sized("w", "d", "U64"), _matching, across=True),
     "R2UR": _first_lane,
     "REDUX": forget(1),
     **{f"REDUX.{name}": row("r", "w", _reduce, across=True) for name in _REDUCTIONS},
     "SHFL": row("rp", "www", _shuffle, across=True, needs=("IDX", "UP", "DOWN", "BFLY")),
-    **dict.fromkeys(("VOTE", "VOTEU"), _vote),
+    **dict.fromkeys(("VOTE", "VOTEU"), row("rp", "p", _vote, across=True, needs=("ALL", "ANY", "EQ"))),
 }

@@ -4,8 +4,8 @@ A row names what an instruction gives and takes, one letter each:
 
     results   r  a register             d  two registers       p  a predicate (PT, or none, takes it nowhere)
               b  the lanes that will meet
-    sources   w  a word                 d  two words           p  a predicate, behind all others
-              a  a word, inverted where a sign stands there     c  with X, all predicates behind the others
+    sources   w  a word                 d  two words           p  a predicate
+              a  a word, inverted where a sign stands there     c  with X, all predicates at the end
               u  a word without a sign before it               h  the high word of a float of 64 bits
               f  a float of 32 bits     g  one of 64 bits: a sign and bars act on its sign bit
 
@@ -229,31 +229,41 @@ def row(
         gives, takes = (text if isinstance(text, str) else text(inst) for text in (results, sources))
         if inst.has(*unlike):
             return forget(2 if "d" in gives else 1)(inst)
-        left = list(inst.operands)
-        told = _leading(left)
-        texts = [left.pop(0)] if gives[0] in "rd" else []
-        told += _leading(left) if not told else []
-        behind = _leading(left[::-1])[::-1]
-        left = left[: len(left) - len(behind)]
-        takes = takes.replace("c", "p" * len(behind) if inst.has("X") else "")
-        count = takes.count("p")
-        if len(left) != len(takes) - count:
-            raise UnreadableOperand(f"{len(left)} sources instead of {len(takes) - count}")
-        if behind[count:] not in ([], ["!PT"], ["!UPT"]) or len(behind) < count:
-            raise UnreadableOperand(f"{len(behind)} predicates instead of {count}")
-        asked = gives.count("p")
-        if any(not name.endswith("T") for name in told[asked:]):
-            raise UnreadableOperand(f"{len(told)} predicates for results")
-        texts += [*told, *["PT"] * asked][:asked]
-        read = [_SOURCES[letter](text) for letter, text in zip(takes, [*left, *behind], strict=False)]
-        return computed(inst, list(zip(gives, texts, strict=True)), read, function, across)
+        carries = (
+            len(list(itertools.takewhile(is_predicate, reversed(inst.operands)))) if inst.has("X") else 0
+        )
+        takes = takes.replace("c", "p" * carries)
+        written, read = _parted(list(inst.operands), gives, len(takes))
+        if len(read) == len(takes) + 1 and read[-1] in ("!PT", "!UPT"):
+            del read[-1]  # a predicate that some forms of an instruction join, and this one does not
+        if len(read) != len(takes):
+            raise UnreadableOperand(f"{len(read)} sources instead of {len(takes)}")
+        given = [_SOURCES[letter](text) for letter, text in zip(takes, read, strict=True)]
+        return computed(inst, list(zip(gives, written, strict=True)), given, function, across)
 
     return build
 
 
-def _leading(texts: list[str]) -> list[str]:
-    """The predicates that stand first, taken away."""
-    found = list(itertools.takewhile(is_predicate, texts))
+def _parted(operands: list[str], gives: str, count: int) -> tuple[list[str], list[str]]:
+    """The operands that take the results, a letter each, and the others, of which `count` are sources.
+
+    Predicates of results stand before the register or behind it: `P0, R1, ...` or `R1, P0, ...`. A result
+    that is left out goes to RZ or PT; a predicate more than there are results is PT.
+    """
+    predicates, register = _leading(operands, count), []
+    if gives[0] in "rd":
+        register = ["RZ" if not operands or is_predicate(operands[0]) else operands.pop(0)]
+        predicates = predicates or _leading(operands, count)
+    asked = gives.count("p")
+    if any(not name.endswith("T") for name in predicates[asked:]):
+        raise UnreadableOperand(f"{len(predicates)} predicates for results")
+    return [*register, *predicates[:asked], *["PT"] * (asked - len(predicates))], operands
+
+
+def _leading(texts: list[str], kept: int) -> list[str]:
+    """The predicates that stand first, taken away, as long as so many operands are left."""
+    most = max(len(texts) - kept, 0)
+    found = list(itertools.takewhile(is_predicate, texts[:most]))
     del texts[: len(found)]
     return found
 
