@@ -58,9 +58,9 @@ def _product(inst: Instruction, a: Value, b: Value, c: Value, *carry: Value) -> 
 
 def _shift_add(inst: Instruction, a: Value, b: Value, *rest: Value) -> Iterator[Value]:
     """LEA: (A << s) + B, or with HI the high word of {C:A} << s, or of A with its sign, and B."""
-    upper, shift, *carries = rest if _takes_pair(inst) else (None, *rest)
+    shift, *carries = rest[_takes_pair(inst) :]
     if inst.has("HI"):
-        pair = values.extend(a, 32) if upper is None else values.join(a, upper)
+        pair = values.join(a, rest[0]) if _takes_pair(inst) else values.extend(a, 32)
         shifted = values.high(values.shift_left(pair, shift, 64))
     else:
         shifted = values.shift_left(a, shift)
@@ -234,10 +234,9 @@ def _logic(_: Instruction, a: Value, b: Value, c: Value, table: Value) -> Iterat
     yield values.compare("ne", result, ZERO)
 
 
-def _predicate_logic(_: Instruction, *given: Value) -> list[Value]:
+def _predicate_logic(_: Instruction, a: Value, b: Value, c: Value, *tables: Value) -> list[Value]:
     """PLOP3: two tables of three predicates."""
-    *predicates, first, second = given
-    return [values.table3(*predicates, int(table.bits[0, 0]), 1) for table in (first, second)]
+    return [values.table3(a, b, c, int(table.bits[0, 0]), 1) for table in tables]
 
 
 def _to_predicates(inst: Instruction) -> Built:

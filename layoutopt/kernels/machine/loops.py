@@ -201,7 +201,7 @@ class Loops:
             for cell in self._loop(header, frozenset()).written & begin.keys():
                 if (begin[cell].unknown != now[cell].unknown[: registers.warps]).any():
                     asked.add(cell)  # blocks know other bits of it
-        if any(f"={cell}" in now and not now[cell].sure for cell in asked):
+        if any(now[cell].alike is not None and not now[cell].sure for cell in asked):
             return None
         loop = self._loop(header, frozenset(asked))
         times, leaves = _periods(machine, group, header, now, guess, loop, frozenset(asked))
@@ -213,7 +213,7 @@ class Loops:
         most_steps = min(4 * guess.steps + 64, machine.trials)
         moving = dict.fromkeys(guess.moves, unknown(32))
         one = registers.rounds(group, now | moving, 1, as_one_block)
-        same = {c: value for c, value in one.held(frozenset(now)).items() if c.removeprefix("=") not in asked}
+        same = {c: value for c, value in one.held(frozenset(now)).items() if c not in asked}
         back = machine.rounds(header, guess.period, one, counter, most_steps, loop.round, self.anew())
         if counter.doubts or not _as_guessed(one, back, same).all():
             return None
@@ -286,7 +286,7 @@ def _periods(
     """
     registers, rows = machine.registers, len(group.rows)
     blocks = rows // registers.warps
-    read = {c: value for c, value in now.items() if c in asked or c.removeprefix("=") in loop.read - asked}
+    read = {c: value for c, value in now.items() if c in loop.read | asked}
     most = max(_MOST_CONTROLLED // rows, 1)
     times, count = np.zeros(blocks, np.int64), min(_FIRST_ROUNDS, most)
     while machine.trials > 0:
@@ -335,7 +335,7 @@ def _moved_on(
 
 def _as_guessed(registers: Registers, back: Bools, ends: dict[str, Value]) -> Bools:
     """Rows that came back with these values in their cells."""
-    held = registers.held(frozenset(c.removeprefix("=") for c in ends))
+    held = registers.held(frozenset(ends))
     if held.keys() != ends.keys():
         return np.zeros_like(back)
     for cell, value in ends.items():

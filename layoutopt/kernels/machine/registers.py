@@ -14,6 +14,7 @@ from layoutopt.kernels.machine.values import (
     NO_BITS,
     ZERO,
     Bools,
+    Bounds,
     Line,
     Value,
     constant,
@@ -63,7 +64,6 @@ class Registers:
         thread = np.arange(self.warps * 32).reshape(self.warps, 32)
         self.live: Bools = np.tile(thread < launch.threads, (self.blocks, 1))
         self._cells = _special(launch, blocks, blocks[0] if last is None else last, thread)
-        # Of a cell R1 with unknown bits, =R1 says in which warps all lanes have the same number.
         self.banks = constant_banks(program, launch, given)
 
     def named(self, index: int) -> str:
@@ -86,7 +86,7 @@ class Registers:
     def _of(self, group: Group, cell: str) -> Value:
         """What the rows of a group have in a cell."""
         value = self._whole(cell)
-        if group.full or len(value.bits) == len(value.unknown) == 1:
+        if group.full or (len(value.bits) == len(value.unknown) == 1 and value.alike is None):
             return value
         return in_rows(value, group.rows)
 
@@ -103,14 +103,12 @@ class Registers:
                 first = of_lane(value, group.lanes.argmax(axis=1)[:, None], group.lanes.shape)
                 found &= ((value.bits == first.bits) | ~group.lanes).all(axis=1, keepdims=True)
             elif not value.sure and not cell.startswith(("U", "$")):
-                told = self._cells.get(f"={cell}")
-                found &= False if told is None else in_rows(told, group.rows).bits != 0
+                found &= False if value.alike is None else value.alike
         return found
 
     def held(self, cells: frozenset[str], group: Group | None = None) -> dict[str, Value]:
         """What all rows, or those of a group, have in these cells, of those that steps have written."""
-        own = [cell for cell in cells if cell[0] != "$"]
-        some = (cell for cell in (*own, *(f"={c}" for c in own)) if cell in self._cells)
+        some = (cell for cell in cells if cell[0] != "$" and cell in self._cells)
         return {cell: self._cells[cell] if group is None else self._of(group, cell) for cell in some}
 
     def merge(self, one: "Registers", other: "Registers", first: Bools, second: Bools) -> None:
@@ -123,7 +121,6 @@ class Registers:
         for cell in (c for c in {**one._cells, **other._cells} if not c.startswith("B")):
             a, b = one._whole(cell), other._whole(cell)
             self._cells[cell] = a if a is b else select(warps if cell.startswith("U") else lanes, a, b)
-        self._cells = {cell: value for cell, value in self._cells.items() if cell[0] != "="}
 
     def fork(self) -> "Registers":
         """The same registers, of which a change changes nothing here."""
@@ -149,14 +146,19 @@ class Registers:
         return other
 
     def _alike_in_blocks(self, value: Value) -> Value:
-        if self.blocks == 1 or len(value.bits) == len(value.unknown) == 1:
+        if self.blocks == 1:
             return value
+        alike = value.alike
+        if alike is not None and len(alike) > 1:
+            alike = np.logical_and.reduce(alike.reshape(self.blocks, self.warps, 1))
+        if len(value.bits) == len(value.unknown) == 1:
+            return value._replace(alike=alike)
         bits, hidden = (
             np.broadcast_to(part, (self.rows, part.shape[1])).reshape(self.blocks, self.warps, -1)
             for part in value[:2]
         )
         apart = np.bitwise_or.reduce(bits ^ bits[0], axis=0)
-        return made(bits[0], apart | np.bitwise_or.reduce(hidden, axis=0), 64)
+        return made(bits[0], apart | np.bitwise_or.reduce(hidden, axis=0), 64)._replace(alike=alike)
 
     def write(
         self,
@@ -174,23 +176,22 @@ class Registers:
         """
         if not cell:
             return
-        uniform, everybody = cell.startswith("U"), lanes is group.lanes
-        if (alike is not NOBODY and alike.any()) or f"={cell}" in self._cells:
-            told = np.zeros((self.rows, 1), np.uint64) | self._cells.get(f"={cell}", ZERO).bits
+        everybody, before, told = lanes is group.lanes, self._cells.get(cell, ZERO).alike, None
+        if before is not None or (alike is not NOBODY and alike.any()):
+            told = np.zeros((self.rows, 1), bool) | (NOBODY if before is None else before)
             told[group.rows] = alike & (lanes | ~self.live[group.rows]).all(axis=1, keepdims=True)
-            self._cells[f"={cell}"] = Value(told)
-        if uniform:
+        value = value._replace(alike=None) if value.alike is not None else value
+        if cell.startswith("U"):
             if value.bits.shape[1] > 1 or value.unknown.shape[1] > 1:
                 value = of_lane(value, lanes.argmax(axis=1)[:, None], lanes.shape)
             lanes, unsure = _any(lanes), unsure if unsure is NOBODY else _any(unsure)
-        if group.full and unsure is NOBODY and (everybody or bool((lanes | ~self.live).all())):
-            self._cells[cell] = value
-            return
-        if len(group.rows) < self.rows:
-            value = value.each(lambda part: part if len(part) == 1 else self._spread(group, part))
-            lanes = self._spread(group, lanes)
-            unsure = unsure if unsure is NOBODY else self._spread(group, unsure)
-        self._cells[cell] = select(_doubted(lanes, unsure), value, self._whole(cell))
+        if not group.full or unsure is not NOBODY or not (everybody or (lanes | ~self.live).all()):
+            if len(group.rows) < self.rows:
+                value = value.each(lambda part: part if len(part) == 1 else self._spread(group, part))
+                lanes = self._spread(group, lanes)
+                unsure = unsure if unsure is NOBODY else self._spread(group, unsure)
+            value = select(_doubted(lanes, unsure), value, self._whole(cell))
+        self._cells[cell] = value._replace(alike=told) if told is not value.alike else value
 
     def _spread(self, group: Group, part: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """A table of the rows of a group as one of all rows, zeros elsewhere."""
@@ -262,7 +263,7 @@ def _special(launch: Launch, blocks: IntArray, last: IntArray, thread: IntArray)
         found[f"$ctaid.{axis}"] = known(np.repeat(blocks[:, k], launch.warps)[:, None])
         if last[k] > blocks[0, k]:
             first, end = (np.array([[number]], np.uint64) for number in (blocks[0, k], last[k]))
-            index = made(first, downward(first ^ end), 32, (first, end, True))
+            index = made(first, downward(first ^ end), 32, Bounds(first, end))
             found[f"$ctaid.{axis}"] = lined(index, Line(first, tuple(int(j == k) for j in range(3))), 32)
     found["$laneid"] = known(thread[:1] % 32)
     found["$warpid"] = known(np.tile(thread[:, :1] // 32, (count, 1)))

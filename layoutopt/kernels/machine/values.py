@@ -37,16 +37,25 @@ class Line(NamedTuple):
     slopes: tuple[int, ...]
 
 
+class Bounds(NamedTuple):
+    """The least and the greatest number that a value may be, unsigned, and in which lanes that is so."""
+
+    first: Bits
+    last: Bits
+    holds: Bools | bool = True
+
+
 class Value(NamedTuple):
     """One register of every lane."""
 
     bits: Bits  # uint64, broadcastable to (warps, lanes)
     unknown: Bits = NO_BITS  # which bits are unknown, likewise; `NO_BITS` itself where all are known
-    # The least and the greatest number it may be, likewise, unsigned; None where the bits say it
-    within: tuple[Bits, Bits] | None = None
+    within: Bounds | None = None  # likewise, in all lanes; None where the bits say it
     # What it is in the first block of the box, likewise, and by how much it rises with each index along x, y,
     # z, modulo 2**width; None where it is not known to rise so
     line: Line | None = None
+    # In which warps all lanes that live have the same, shape (warps, 1), also where bits are unknown
+    alike: Bools | None = None
 
     @property
     def sure(self) -> bool:
@@ -61,19 +70,23 @@ class Value(NamedTuple):
     @property
     def span(self) -> tuple[Bits, Bits]:
         """The least and the greatest number that it may be, unsigned."""
-        return self.within or (self.bits, self.most)
+        return self.within[:2] if self.within is not None else (self.bits, self.most)
 
     @property
     def parts(self) -> tuple[Bits, ...]:
         """All that is said of it, as tables."""
         first, slopes = self.line or (self.bits, (0, 0, 0))
-        return (self.bits, self.unknown, *self.span, first, np.array([slopes], np.uint64))
+        alike = NO_BITS if self.sure or self.alike is None else self.alike.astype(np.uint64)
+        return (self.bits, self.unknown, *self.span, first, np.array([slopes], np.uint64), alike)
 
     def each(self, function: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> "Value":
         """The same said of other lanes or rows, which `function` takes out of a table."""
-        within = self.within and (function(self.within[0]), function(self.within[1]))
+        within = self.within and Bounds(*map(function, self.span))
         line = self.line and self.line._replace(first=function(self.line.first))
-        return Value(function(self.bits), NO_BITS if self.sure else function(self.unknown), within, line)
+        alike = None if self.alike is None else function(self.alike)
+        return Value(
+            function(self.bits), NO_BITS if self.sure else function(self.unknown), within, line, alike
+        )
 
 
 def mask(width: int) -> np.uint64:
@@ -106,12 +119,11 @@ def signed(bits: Bits, width: int) -> npt.NDArray[np.int64]:
     return (bits << shift).view(np.int64) >> shift.astype(np.int64)
 
 
-def made(bits: Bits, hidden: Bits, width: int, within: tuple[Bits, Bits, Any] | None = None) -> Value:
+def made(bits: Bits, hidden: Bits, width: int, within: Bounds | None = None) -> Value:
     """A value cut to its width, unknown bits 0.
 
-    Args:
-        within: the least and the greatest number, modulo 2**64, and where that is so: where they have the
-            same bits above the width, the value lies between them.
+    Bounds are of the number before it is cut, modulo 2**64: where both have the same bits above the width,
+    the value lies between what is left of them. Bits above the first in which they differ are then known.
     """
     keep = mask(width)
     if hidden is NO_BITS:
@@ -126,11 +138,12 @@ def made(bits: Bits, hidden: Bits, width: int, within: tuple[Bits, Bits, Any] | 
     holds = holds & ((first ^ last) & ~keep == 0)
     first = np.where(holds, np.maximum(first & keep, bits), bits)
     last = np.where(holds, np.minimum(last & keep, bits | hidden), bits | hidden)
-    told = hidden & ~downward(first ^ last)
-    bits, hidden = bits | first & told, hidden & ~told
+    common = hidden & ~downward(first ^ last)
+    bits, hidden = bits | first & common, hidden & ~common
     if not hidden.any():
         return Value(bits)
-    return Value(bits, hidden, (first, last) if ((first > bits) | (last < bits | hidden)).any() else None)
+    is_closer = ((first > bits) | (last < bits | hidden)).any()
+    return Value(bits, hidden, Bounds(first, last) if is_closer else None)
 
 
 def _spanned(*values: Value) -> bool:
@@ -165,8 +178,7 @@ def hidden_where(where: Bools, value: Value, width: int) -> Value:
 
 def cut(value: Value, width: int = 32) -> Value:
     """The lowest bits; of a pair, its low register."""
-    within = value.within and (*value.within, True)
-    return lined(made(value.bits, value.unknown, width, within), value.line, width)
+    return lined(made(value.bits, value.unknown, width, value.within), value.line, width)
 
 
 def of_lane(value: Value, lane: IntArray, shape: tuple[int, ...]) -> Value:
@@ -181,7 +193,7 @@ def of_lane(value: Value, lane: IntArray, shape: tuple[int, ...]) -> Value:
     def chosen(table: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return np.take_along_axis(np.broadcast_to(table, shape), lane, axis=1)
 
-    return value.each(chosen)
+    return value._replace(alike=None).each(chosen)
 
 
 def mask_of(lanes: Bools) -> Bits:
@@ -230,7 +242,7 @@ def _sum(a: Value, b: Value) -> Value:
     if not _spanned(a, b):
         return Value(least & ~hidden, hidden)
     first, last = (x + y for x, y in zip(a.span, b.span, strict=True))
-    total = made(least, hidden, 64, (first, last, (first < a.span[0]) == (last < a.span[1])))
+    total = made(least, hidden, 64, Bounds(first, last, (first < a.span[0]) == (last < a.span[1])))
     one, other = _line(a), _line(b)
     if one is None or other is None:
         return total
@@ -245,7 +257,7 @@ def negate(value: Value, width: int = 32) -> Value:
 
 def invert(value: Value, width: int = 32) -> Value:
     """Every bit the other way."""
-    within = value.within and (~value.within[1], ~value.within[0], True)
+    within = value.within and Bounds(~value.within.last, ~value.within.first)
     line = value.line and Line(~value.line.first, tuple(-slope for slope in value.line.slopes))
     return lined(made(~value.bits, value.unknown, width, within), line, width)
 
@@ -260,29 +272,28 @@ def multiply(a: Value, b: Value, width: int = 32) -> Value:
     bits = a.bits * b.bits
     if a.sure and b.sure:
         return Value(bits & mask(width))
-    for one, other in ((a, b), (b, a)):
-        if other.sure and not (other.bits & (other.bits - _ONE)).any():
-            found = made(bits, one.unknown * other.bits, width, _times(one, other, width))  # a shift
-            return lined(found, _scaled(one.line, other), width)
-    # a*b - known*known = known_a*hidden_b + hidden_a*known_b + hidden_a*hidden_b, each a multiple of the
-    # product of the lowest bits that may be set in its factors. One beyond bit 63 is 0 here, as it should be.
-    set_a, set_b, hidden_a, hidden_b = (lowest(one) for one in (a.bits, b.bits, a.unknown, b.unknown))
-    # Unknown are the lowest unknown bit and all above it.
-    hidden = ~(lowest(set_a * hidden_b | hidden_a * set_b | hidden_a * hidden_b) - _ONE)
-    fits = a.most.astype(np.float64) * b.most.astype(np.float64) < 2.0**63
-    hidden = hidden & np.where(fits, downward(a.most * b.most), ~_ZERO)
     one, other = (a, b) if b.sure else (b, a)
+    if other.sure and not (other.bits & (other.bits - _ONE)).any():  # a shift
+        hidden = one.unknown * other.bits
+    else:
+        # a*b - known*known = known_a*hidden_b + hidden_a*known_b + hidden_a*hidden_b, each a multiple of the
+        # product of the lowest bits that may be set in its factors. One beyond bit 63 is 0, as it should be.
+        set_a, set_b, hidden_a, hidden_b = map(lowest, (a.bits, b.bits, a.unknown, b.unknown))
+        # Unknown are the lowest unknown bit and all above it.
+        hidden = ~(lowest(set_a * hidden_b | hidden_a * set_b | hidden_a * hidden_b) - _ONE)
+        fits = a.most.astype(np.float64) * b.most.astype(np.float64) < 2.0**63
+        hidden = hidden & np.where(fits, downward(a.most * b.most), ~_ZERO)
     return lined(made(bits, hidden, width, _times(one, other, width)), _scaled(one.line, other), width)
 
 
-def _times(a: Value, b: Value, width: int) -> tuple[Bits, Bits, Bools] | None:
-    """Between which numbers lies a product with a number that is known, and where."""
+def _times(a: Value, b: Value, width: int) -> Bounds | None:
+    """Between which numbers lies a product with a number that is known."""
     if a.within is None or not b.sure:
         return None
     by = signed(b.bits, width)
-    first, last = (end * by.view(np.uint64) for end in a.within)
-    fits: Bools = a.within[1].astype(np.float64) * np.abs(by) < 2.0**62
-    return np.where(by < 0, last, first), np.where(by < 0, first, last), fits
+    first, last = (end * by.view(np.uint64) for end in a.span)
+    fits = a.within.last.astype(np.float64) * np.abs(by) < 2.0**62
+    return Bounds(np.where(by < 0, last, first), np.where(by < 0, first, last), fits)
 
 
 def extend(value: Value, width: int, to: int = 64) -> Value:
@@ -291,7 +302,7 @@ def extend(value: Value, width: int, to: int = 64) -> Value:
         return made(signed(value.bits, width).view(np.uint64), NO_BITS, to)
     bits, hidden, first, last = (signed(part, width).view(np.uint64) for part in value.parts[:4])
     alike = ((first ^ last) >> np.uint64(63) == 0) & (value.span[1] <= mask(width))
-    return made(bits, hidden, to, value.within and (first, last, alike))
+    return made(bits, hidden, to, value.within and Bounds(first, last, alike))
 
 
 def join(low: Value, high: Value) -> Value:
@@ -300,8 +311,7 @@ def join(low: Value, high: Value) -> Value:
     hidden = low.unknown if high.sure else low.unknown | (high.unknown << shift)
     within = None
     if _spanned(low, high):
-        first, last = (x | (y << shift) for x, y in zip(low.span, high.span, strict=True))
-        within = first, last, True
+        within = Bounds(*(x | (y << shift) for x, y in zip(low.span, high.span, strict=True)))
     return made(low.bits | (high.bits << shift), hidden, 64, within)
 
 
@@ -329,7 +339,7 @@ def _moved(
     value: Value, amount: Value, move: Callable[[Bits], Bits], width: int, rises: Bools | bool = True
 ) -> Value:
     """The value moved; where that `rises`, a larger number never becomes a smaller one."""
-    within = value.within and (move(value.within[0]), move(value.within[1]), rises)
+    within = value.within and Bounds(move(value.span[0]), move(value.span[1]), rises)
     found = made(move(value.bits), NO_BITS if value.sure else move(value.unknown), width, within)
     return found if amount.sure else hidden_where((amount.unknown != 0) & (value.most != 0), found, width)
 
@@ -392,7 +402,7 @@ def select(condition: Value, yes: Value, no: Value) -> Value:
     if _spanned(yes, no):
         (a, b), (c, d), open_ = yes.span, no.span, condition.unknown != 0
         first, last = found.span
-        within = (np.where(open_, np.minimum(a, c), first), np.where(open_, np.maximum(b, d), last), True)
+        within = Bounds(np.where(open_, np.minimum(a, c), first), np.where(open_, np.maximum(b, d), last))
     return made(found.bits, np.where(condition.unknown != 0, disagree, found.unknown), 64, within)
 
 
@@ -404,8 +414,8 @@ def chosen(taken: Bools, yes: Value, no: Value) -> Value:
     bits = np.where(taken, yes.bits, no.bits)
     if not _spanned(yes, no):
         return Value(bits, hidden) if hidden is NO_BITS or hidden.any() else Value(bits)
-    first, last = (np.where(taken, x, y) for x, y in zip(yes.span, no.span, strict=True))
-    found = made(bits, hidden, 64, (first, last, True))
+    within = Bounds(*(np.where(taken, x, y) for x, y in zip(yes.span, no.span, strict=True)))
+    found = made(bits, hidden, 64, within)
     one, other = _line(yes), _line(no)
     if one is None or other is None or one.slopes != other.slopes:
         return found
