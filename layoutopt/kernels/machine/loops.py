@@ -7,7 +7,6 @@ or does not come back. Nothing that they may read is written in them but registe
 nothing else.
 """
 
-import collections
 import copy
 import itertools
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from msgspec.structs import replace
 from layoutopt.ground.arrays import IntArray
 from layoutopt.kernels.machine.groups import Group
 from layoutopt.kernels.machine.registers import Registers, Stopped, in_rows, repeated
-from layoutopt.kernels.machine.relevance import Relevance, marked, reached
+from layoutopt.kernels.machine.relevance import Relevance, marked, reached, turned
 from layoutopt.kernels.machine.values import Bools, Value, add, known, unknown
 from layoutopt.kernels.machine.warps import Machine, Part
 from layoutopt.kernels.program import (
@@ -263,10 +262,9 @@ class Loops:
 
     def _body(self, header: int) -> set[int]:
         """A header and the steps from which control goes back to it."""
-        following, preceding = self._relevance.following, collections.defaultdict[int, list[int]](list)
-        for k in reached([header], following.__getitem__):
-            for target in following[k]:
-                preceding[target].append(k)
+        following = self._relevance.following
+        inside = reached([header], following.__getitem__)
+        preceding = turned([after if k in inside else () for k, after in enumerate(following)])
         back = [k for k in preceding[header] if k >= header]
         return reached([header, *back], lambda k: preceding[k] if k != header else ())
 

@@ -11,6 +11,8 @@ between are unknown afterwards. Where nothing that matters reads these, a branch
 (shortcuts): left in, its condition would draw the arithmetic of floats into the slice.
 """
 
+import collections
+import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, reduce
 from typing import Final, NamedTuple
@@ -18,7 +20,7 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from layoutopt.errors import ProblemFileError
-from layoutopt.ground.budget import checkpoint, current
+from layoutopt.ground.budget import checkpoint
 from layoutopt.kernels.program import (
     Compute,
     Exit,
@@ -155,6 +157,15 @@ def reached(start: Iterable[int], onward: Callable[[int], Iterable[int]]) -> set
     return found
 
 
+def turned(following: Sequence[Iterable[int]]) -> list[list[int]]:
+    """For each step those that it may follow, out of those that may follow each."""
+    preceding: list[list[int]] = [[] for _ in following]
+    for k, targets in enumerate(following):
+        for target in targets:
+            preceding[target].append(k)
+    return preceding
+
+
 def _read_spaces(action: Memory) -> tuple[str, ...]:
     if action.kind not in ("load", "ldmatrix", "atomic"):
         return ()
@@ -184,10 +195,7 @@ def marked(
     """
     count = len(steps)
     before = [Live()] * count
-    preceding: list[list[int]] = [[] for _ in range(count)]
-    for k, targets in enumerate(following):
-        for target in targets:
-            preceding[target].append(k)
+    preceding = turned(following)
     matters = [False] * count
     todo = list(range(count))
     queued = [True] * count
@@ -336,12 +344,39 @@ class Flow:
         return found if uniform or (isinstance(action, Reconverge) and not action.leaves) else None
 
     def meet(self, index: int) -> int | None:
-        """The step where all ways of a branch meet; None where there is none."""
-        return self._meets[index]
+        """The first step that all ways from a branch to the end come to; None where there is none.
+
+        All steps between are farther from the end than that one. So the farthest is gone on from, until
+        a single one is ahead.
+        """
+        seen, ahead = {index}, [(-self._to_end.get(index, 0), index)]
+        while ahead:
+            checkpoint()
+            distance, step = heapq.heappop(ahead)
+            if distance == 0:
+                return None
+            for target in self._inside[step]:
+                if target in self._to_end and target not in seen:
+                    seen.add(target)
+                    heapq.heappush(ahead, (-self._to_end[target], target))
+            if len(ahead) == 1:
+                return ahead[0][1]
+        return None
 
     @cached_property
-    def _meets(self) -> list[int | None]:
-        return post_dominators(self._inside)
+    def _to_end(self) -> dict[int, int]:
+        """How many steps each one is away from the nearest end; without those that lead to none."""
+        preceding = turned(self._inside)
+        found = dict.fromkeys((k for k, after in enumerate(self._inside) if not after), 0)
+        todo = collections.deque(found)
+        while todo:
+            checkpoint()
+            step = todo.popleft()
+            for other in preceding[step]:
+                if other not in found:
+                    found[other] = found[step] + 1
+                    todo.append(other)
+        return found
 
     @cached_property
     def _inside(self) -> list[tuple[int, ...]]:
@@ -414,53 +449,3 @@ def _passable(step: Step) -> bool:
         case Memory(_, space):
             return space not in ("shared", "generic")
     return False
-
-
-def post_dominators(following: Sequence[tuple[int, ...]]) -> list[int | None]:
-    """For each step, the first one that every way from it to the end must pass; None where there is none.
-
-    The iterative algorithm of K. Cooper, T. Harvey and K. Kennedy (A simple, fast dominance algorithm,
-    2001), on the reversed graph.
-
-    Args:
-        following: the steps that may come after each step; none for those that end.
-    """
-    end = len(following)
-    before: list[list[int]] = [[] for _ in range(end + 1)]
-    for k, targets in enumerate(following):
-        for target in targets or (end,):
-            before[target].append(k)
-    order = _post_order(before, end)
-    rank = {step: k for k, step in enumerate(order)}
-    found = [-1] * end + [end]
-
-    def common(a: int, b: int) -> int:
-        """The nearest step that both must pass."""
-        while a != b:
-            a, b = (found[a], b) if rank[a] < rank[b] else (a, found[b])
-        return a
-
-    changed, clock = True, current()
-    while changed:
-        changed = False
-        for step in clock.each(reversed(order[:-1])):
-            meet = reduce(common, (target for target in following[step] or (end,) if found[target] >= 0))
-            changed |= meet != found[step]
-            found[step] = meet
-    return [None if step in (-1, end) else step for step in found[:end]]
-
-
-def _post_order(before: Sequence[Sequence[int]], end: int) -> list[int]:
-    """Steps from which the end can be reached, the end last."""
-    seen, order = {end}, []
-    stack = [(end, iter(before[end]))]
-    while stack:
-        step, others = stack[-1]
-        other = next((other for other in others if other not in seen), None)
-        if other is None:
-            order.append(step)
-            stack.pop()
-        else:
-            seen.add(other)
-            stack.append((other, iter(before[other])))
-    return order
