@@ -9,6 +9,7 @@ nothing else.
 
 import copy
 import itertools
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -91,6 +92,31 @@ class _Loop(NamedTuple):
     written: frozenset[str]  # cells that a round may write
 
 
+class _Turn(NamedTuple):
+    """Whole blocks that are about to go round a loop again, and what is guessed of their rounds."""
+
+    machine: Machine
+    group: Group  # the lanes of these blocks
+    header: int  # where a round begins
+    now: dict[str, Value]  # what they have in the registers that matter there
+    guess: _Guess
+
+    @property
+    def rows(self) -> int:
+        """Warps that go round."""
+        return len(self.group.rows)
+
+    @property
+    def most_steps(self) -> int:
+        """Steps that a period may take that is executed for others, too."""
+        return min(4 * self.guess.steps + 64, self.machine.trials)
+
+    def begin(self, cells: Iterable[str], count: int, first: int = 0) -> dict[str, Value]:
+        """What cells have as so many periods begin, from the `first` on: copies of the rows in turn."""
+        moves = self.guess.moves
+        return {c: repeated(self.now[c], self.rows, count, moves.get(c), first) for c in cells}
+
+
 class Loops:
     """The loops of a machine, which is to call it where a round begins."""
 
@@ -115,9 +141,8 @@ class Loops:
             return
         now = machine.registers.held(self._relevance.live[header].cells, group)
         seen.only(group.rows)
-        for cell in seen.guess.moves if seen.guess is not None else ():
-            if cell not in now or not now[cell].sure:
-                seen.guess = None
+        if seen.guess is not None and any(c not in now or not now[c].sure for c in seen.guess.moves):
+            seen.guess = None
         if seen.guess is None:
             seen.rounds.append((now, machine.left))
             if len(seen.rounds) not in _LOOKED_AT:
@@ -126,40 +151,33 @@ class Loops:
             if seen.guess is None and len(seen.rounds) < _LOOKED_AT[-1]:
                 return
             seen.rounds = []
-        if seen.guess is not None and seen.one_stands_for_all and seen.guess.moves:
-            found = self._one_for_all(machine, group, header, now, seen.guess)
-            seen.one_stands_for_all = found is not None
-            if found:
-                return
-        if seen.guess is None or not self._side_by_side(machine, group, header, now, seen, seen.guess):
+        if seen.guess is None or not self._leap(_Turn(machine, group, header, now, seen.guess), seen):
             seen.guess, seen.left_at_start, seen.worth_steps = None, machine.left, 4 * seen.worth_steps
 
-    def _side_by_side(
-        self,
-        machine: Machine,
-        group: Group,
-        header: int,
-        now: dict[str, Value],
-        seen: _History,
-        guess: _Guess,
-    ) -> bool:
+    def _leap(self, turn: _Turn, seen: _History) -> bool:
+        """Execute the rounds to come together; whether any of them was as guessed."""
+        if seen.one_stands_for_all and turn.guess.moves:
+            found = self._one_for_all(turn)
+            seen.one_stands_for_all = found is not None
+            if found:
+                return True
+        return self._side_by_side(turn, seen)
+
+    def _side_by_side(self, turn: _Turn, seen: _History) -> bool:
         """Execute periods as copies of the rows, each of which begins with what the guess says it does.
 
         Twice as many each time, up to the first that ends otherwise than the next one begins. True where any
         was right.
         """
-        rows, right, grows = len(group.rows), 0, True
-        most_at_once = max(_MOST_ROWS // rows, 1)
+        machine, group, header, now, guess = turn
+        right, grows, most_at_once = 0, True, max(_MOST_ROWS // turn.rows, 1)
         count = min(seen.count, most_at_once) if guess.moves else 1
         part = self._loop(header, frozenset()).round._replace(stays={})
         while count and machine.trials > 0:
-            counter = machine.recorder.trial(count * rows // machine.registers.warps)
-            most = min(4 * guess.steps + 64, machine.trials)
-            begin = _moved_on(now, rows, guess, count)
-            copies = machine.registers.rounds(group, begin, count)
-            back = machine.rounds(header, guess.period, copies, counter, most, part, self.anew())
-            every = _as_guessed(copies, back, _moved_on(now, rows, guess, count, 1))
-            right = _leading(every, count)
+            counter = machine.recorder.trial(count * turn.rows // machine.registers.warps)
+            copies = machine.registers.rounds(group, turn.begin(now, count), count)
+            back = machine.rounds(header, guess.period, copies, counter, turn.most_steps, part, self.anew())
+            right = _leading(_as_guessed(copies, back, turn.begin(now, count, 1)), count)
             if right < count:
                 # Those behind the last right one do not happen: the others are counted without them.
                 count, grows = right or count // 2, False
@@ -167,7 +185,8 @@ class Loops:
             if not guess.moves:
                 raise Stopped(f"the loop at {machine.registers.named(machine.at)} waits for ever")
             machine.recorder.take(counter, group.rows)
-            now = _moved_on(now, rows, guess, 1, count)
+            now = turn.begin(now, 1, count)
+            turn = turn._replace(now=now)
             for cell in guess.moves.keys() & now.keys():
                 machine.registers.write(group, cell, now[cell], group.lanes)
             seen.count = count
@@ -176,9 +195,7 @@ class Loops:
             count = min(2 * count, most_at_once)
         return right > 0
 
-    def _one_for_all(
-        self, machine: Machine, group: Group, header: int, now: dict[str, Value], guess: _Guess
-    ) -> bool | None:
+    def _one_for_all(self, turn: _Turn) -> bool | None:
         """Execute one period for all, in which nothing is known of what moves or differs between blocks.
 
         How often each block comes back follows from the steps of control alone, executed side by side.
@@ -186,8 +203,9 @@ class Loops:
         Returns:
             Whether it went as guessed; None where what all periods and blocks have alike is not enough.
         """
-        registers, rows = machine.registers, len(group.rows)
-        blocks = rows // registers.warps
+        machine, group, header, now, guess = turn
+        registers = machine.registers
+        blocks = turn.rows // registers.warps
         # Blocks that know what memory holds may know different contents: one does not stand for the others.
         as_one_block = not machine.memory.holds
         live = registers.live[group.rows].reshape(blocks, -1)
@@ -203,17 +221,16 @@ class Loops:
         if any(now[cell].alike is not None and not now[cell].sure for cell in asked):
             return None
         loop = self._loop(header, frozenset(asked))
-        times, leaves = _periods(machine, group, header, now, guess, loop, frozenset(asked))
+        times, leaves = _periods(turn, loop, asked)
         if not as_one_block:
             times[:] = times.min()
         if not times.any():
             return leaves
         counter = machine.recorder.trial(1 if as_one_block else blocks, certain=True)
-        most_steps = min(4 * guess.steps + 64, machine.trials)
         moving = dict.fromkeys(guess.moves, unknown(32))
         one = registers.rounds(group, now | moving, 1, as_one_block)
-        same = {c: value for c, value in one.held(frozenset(now)).items() if c not in asked}
-        back = machine.rounds(header, guess.period, one, counter, most_steps, loop.round, self.anew())
+        same = one.held(frozenset(now) - asked)
+        back = machine.rounds(header, guess.period, one, counter, turn.most_steps, loop.round, self.anew())
         if counter.doubts or not _as_guessed(one, back, same).all():
             return None
         machine.recorder.take(counter, group.rows, times if as_one_block else times[:1])
@@ -269,35 +286,29 @@ class Loops:
         return reached([header, *back], lambda k: preceding[k] if k != header else ())
 
 
-def _periods(
-    machine: Machine,
-    group: Group,
-    header: int,
-    now: dict[str, Value],
-    guess: _Guess,
-    loop: _Loop,
-    asked: frozenset[str],
-) -> tuple[IntArray, bool]:
+def _periods(turn: _Turn, loop: _Loop, asked: Collection[str]) -> tuple[IntArray, bool]:
     """How many periods each block comes back as guessed, shape (blocks,), and whether all leave behind them.
 
     The steps of control are executed for many periods side by side, up to one that is not as guessed.
+
+    Args:
+        asked: cells that are to be as guessed, too.
     """
-    registers, rows = machine.registers, len(group.rows)
-    blocks = rows // registers.warps
-    read = {c: value for c, value in now.items() if c in loop.read | asked}
-    most = max(_MOST_CONTROLLED // rows, 1)
+    machine, group, header, now, guess = turn
+    blocks = turn.rows // machine.registers.warps
+    read = loop.read.union(asked) & now.keys()
+    most = max(_MOST_CONTROLLED // turn.rows, 1)
     times, count = np.zeros(blocks, np.int64), min(_FIRST_ROUNDS, most)
     while machine.trials > 0:
         done = int(times[0])
         counter = machine.recorder.trial()
-        copies = registers.rounds(group, _moved_on(read, rows, guess, count, done), count)
+        copies = machine.registers.rounds(group, turn.begin(read, count, done), count)
         back = machine.rounds(header, guess.period, copies, counter, machine.trials, loop.control)
         if counter.doubts and count > 1:
             # Who comes back from later ones is not known.
             count = most = count // 2
             continue
-        ends = _moved_on({c: now[c] for c in asked}, rows, guess, count, done + 1)
-        every = _as_guessed(copies, back, ends).reshape(count, blocks, -1)
+        every = _as_guessed(copies, back, turn.begin(asked, count, done + 1)).reshape(count, blocks, -1)
         more = np.array([_leading(every[:, k], count) for k in range(blocks)])
         times += more
         if (more < count).any():
@@ -322,13 +333,6 @@ def _leading(right: Bools, count: int) -> int:
     """How many of so many copies of rows are right before the first that is not."""
     whole = right.reshape(count, -1).sum(axis=1) == right.size // count
     return count if whole.sum() == count else int(whole.argmin())
-
-
-def _moved_on(
-    now: dict[str, Value], rows: int, guess: _Guess, count: int, first: int = 0
-) -> dict[str, Value]:
-    """Cells as periods begin, from the `first` on, one after another."""
-    return {c: repeated(value, rows, count, guess.moves.get(c), first) for c, value in now.items()}
 
 
 def _as_guessed(registers: Registers, back: Bools, ends: dict[str, Value]) -> Bools:
