@@ -119,7 +119,7 @@ class Memory(Struct, frozen=True):
     # Of an atomic: the new content out of the old and the sources
     combine: Callable[..., Value] | None = None
     commutes: bool = False  # of an atomic: the order of its executions does not change what is left
-    doubled: bool = False  # of a compare-and-swap: wavefronts count twice, conflicts once
+    counted_times: int = 1  # how often the profiler counts each of its wavefronts; their conflicts once
     # Of a compare-and-swap in a loop of trying again (ATOMS.CAST): conflicts are not known, as lanes of one
     # word may be served together
     retried: bool = False
@@ -129,11 +129,6 @@ class Memory(Struct, frozen=True):
     def unit_bytes(self) -> int:
         """Bytes of each source or destination; narrower values are extended."""
         return self.width_bytes if self.kind == "atomic" else 4
-
-    @property
-    def counted_times(self) -> int:
-        """How often the profiler counts each of its wavefronts."""
-        return 2 if self.doubled else 1
 
     @property
     def counter(self) -> str | None:

@@ -28,6 +28,11 @@ _SAY: Final = ("vprintf", "__assertfail")
 _DESCRIBED: Final = ("wgmma", "tcgen05", "wmma")
 # Where an array's name stands: something out of memory, which may be an address that was stored there.
 _LOADED: Final = "?"
+# Floats, sums that saturate, and high words: their low bits do not follow from those of the operands.
+_UNKNOWN_LOW_BITS: Final = re.compile(r"\.(?:(?:f|bf|tf)\d|sat\b|hi\b)")
+_NUMBER: Final = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|0|[1-9]\d*)")
+# Alignment of 0, in bits.
+_ZERO_BITS: Final = 64
 
 
 class Use(NamedTuple):
@@ -62,7 +67,7 @@ def uses_of(module: Module, name: str, entry: str) -> list[Use]:
     names |= dict.fromkeys(same_array(module, name), frozenset((name,)))
     called = _may_call(module, entry)
     functions = [function for function in module.functions.values() if function.name in called]
-    reaches = [_Reaches(function, name, names, held_in(function, name, names)) for function in functions]
+    reaches = [Reach(function, name, names) for function in functions]
     leaves = any(one.leaves() for one in reaches)
     for one in reaches:
         one.check(module, leaves)
@@ -94,53 +99,101 @@ def same_array(module: Module, name: str) -> frozenset[str]:
     return extern if name in extern else frozenset((name,))
 
 
-class _Reaches(NamedTuple):
-    """The instructions of a function, as far as they have to do with an array."""
+class Reach:
+    """What a function does with the address of an array.
 
-    function: Function
-    name: str
-    names: Mapping[str, frozenset[str]]
-    held: dict[str, Held]
+    Args:
+        function: of the file.
+        name: of the array.
+        names: the arrays that each name of the file is an address of.
+    """
+
+    def __init__(self, function: Function, name: str, names: Mapping[str, frozenset[str]]) -> None:
+        self._function, self._name, self._names = function, name, names
+        self.held: dict[str, Held] = {}  # what its registers may hold
+        self._hold()
+
+    def _hold(self) -> None:
+        """Find what registers may hold.
+
+        A register that several instructions write has the arrays of all, and the fewest zeros. Instructions
+        are gone through until nothing changes, as loops write what earlier instructions read.
+        """
+        changed = True
+        while changed:
+            changed = False
+            for item in self._function.body or ():
+                word = item.opcode.split(".")[0]
+                if len(item.operands) < 2 or word in _NO_RESULT:
+                    continue
+                operands = item.operands[1:]
+                zeros = _result_zeros(item, list(map(self._low_zeros, operands)))
+                is_loaded = word in ("ld", "atom", "ldmatrix")
+                arrays = frozenset((_LOADED,)) if is_loaded else self._arrays_in(" ".join(operands))
+                for register in _WORD.findall(item.operands[0]):
+                    if self._function.registers.get(register) == "pred":
+                        continue  # one bit is no address
+                    before = self.held.get(register, Held(frozenset(), _ZERO_BITS + 1))
+                    self.held[register] = Held(before.arrays | arrays, min(before.zeros, zeros))
+                    changed |= self.held[register] != before
+
+    def _arrays_in(self, text: str) -> frozenset[str]:
+        """The arrays whose addresses an operand may have."""
+        held, words = self.held, _WORD.findall(text)
+        return frozenset().union(*(held[w].arrays if w in held else self._names.get(w, ()) for w in words))
+
+    def _low_zeros(self, text: str) -> int:
+        """Low bits of an operand that are surely 0, counted from the start of the array."""
+        symbol, _, offset = text.partition("+")
+        if self._name in self._names.get(symbol, ()):
+            text = offset or "0"
+        if _NUMBER.fullmatch(text):
+            number = int(text, 0)
+            return (number & -number).bit_length() - 1 if number else _ZERO_BITS
+        if text not in self._function.registers:
+            return 0
+        return self.held[text].zeros if text in self.held else _ZERO_BITS
 
     def leaves(self) -> bool:
         """Whether an address of the array goes to memory or to a function: any register may have it then."""
         takers = (*_LANE_ACCESSES, "call")
-        items = (item for item in self.function.body or () if item.opcode.split(".")[0] in takers)
+        items = (item for item in self._function.body or () if item.opcode.split(".")[0] in takers)
         return any(self._may_reach(text, leaves=False) for item in items for text in _operands(item)[1])
 
     def check(self, module: Module, leaves: bool) -> None:
         """Refuse instructions that take the address and cannot be given another one."""
-        for item in self.function.body or ():
+        for item in self._function.body or ():
             word, (place, others) = item.opcode.split(".")[0], _operands(item)
             if word == "call":
                 called = module.functions.get(item.operands[0])
                 if leaves and called is not None and called.body is None and called.name not in _SAY:
-                    raise _refusal(item, self.name, f"{called.name}, whose code is not here, may reach it")
+                    raise _refusal(item, self._name, f"{called.name}, whose code is not here, may reach it")
                 continue
             if place is not None or word in _NO_ACCESS or word in _LANE_ACCESSES:
                 continue
             unknown = leaves and (word in _DESCRIBED or "shared" in item.opcode)
             if any(self._may_reach(text, unknown) for text in others):
-                raise _refusal(item, self.name, "it reaches more than one lane's bytes")
+                raise _refusal(item, self._name, "it reaches more than one lane's bytes")
 
     def uses(self, leaves: bool) -> Iterator[Use]:
         """The instructions that reach the array, or may."""
-        for item in self.function.body or ():
+        for item in self._function.body or ():
             place, _ = _operands(item)
             if place is None:
                 continue
             spaces = {word.split("::")[0] for word in item.opcode.split(".")}.intersection(_SPACES)
-            generic, held = not spaces, _arrays_in(place, self.names, self.held)
-            known = held - {_LOADED}
-            nowhere = not generic and not known
-            if (generic or "shared" in spaces) and (nowhere or self._may_reach(place, leaves)):
-                sure = not generic and known == {self.name} and (not leaves or _LOADED not in held)
-                yield Use(self.function, item, self.held, sure, generic)
+            generic, held = not spaces, self._arrays_in(place)
+            arrays = held - {_LOADED}
+            # An address of shared memory that is in no array as far as is known may be in this one.
+            open_ = not generic and not arrays
+            if (generic or "shared" in spaces) and (open_ or self._may_reach(place, leaves)):
+                sure = not generic and arrays == {self._name} and (not leaves or _LOADED not in held)
+                yield Use(self._function, item, self.held, sure, generic)
 
     def _may_reach(self, text: str, leaves: bool) -> bool:
         """Whether an operand may be an address of the array."""
-        reached = _arrays_in(text, self.names, self.held)
-        return self.name in reached or (leaves and "%" in text and (not reached or _LOADED in reached))
+        reached = self._arrays_in(text)
+        return self._name in reached or (leaves and "%" in text and (not reached or _LOADED in reached))
 
 
 def _operands(item: Instruction) -> tuple[str | None, list[str]]:
@@ -171,62 +224,6 @@ def access_bytes(item: Instruction) -> int:
         return int(item.operands[2], 0)
     kind = next((TYPE_BYTES[word] for word in reversed(words) if word in TYPE_BYTES), 1)
     return kind * next((int(word[1:]) for word in words if word in ("v2", "v4", "v8")), 1)
-
-
-# Floats, sums that saturate, and high words: their low bits do not follow from those of the operands.
-_UNKNOWN_LOW_BITS: Final = re.compile(r"\.(?:(?:f|bf|tf)\d|sat\b|hi\b)")
-_NUMBER: Final = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|0|[1-9]\d*)")
-# Alignment of 0, in bits.
-_ZERO_BITS: Final = 64
-
-
-def held_in(function: Function, name: str, names: Mapping[str, frozenset[str]]) -> dict[str, Held]:
-    """For each register, the arrays it may point into and its low zero bits, from the start of array `name`.
-
-    A register that several instructions write has the arrays of all, and the fewest zeros. Instructions are
-    gone through until nothing changes, as loops write what earlier instructions read.
-    """
-    held: dict[str, Held] = {}
-    changed = True
-    while changed:
-        changed = False
-        for item in function.body or ():
-            word = item.opcode.split(".")[0]
-            if len(item.operands) < 2 or word in _NO_RESULT:
-                continue
-            operands = item.operands[1:]
-            zeros = _result_zeros(item, [_low_zeros(text, name, names, function, held) for text in operands])
-            arrays = frozenset((_LOADED,))
-            if word not in ("ld", "atom", "ldmatrix"):
-                arrays = _arrays_in(" ".join(operands), names, held)
-            for register in _WORD.findall(item.operands[0]):
-                if function.registers.get(register) == "pred":
-                    continue  # one bit is no address
-                before = held.get(register, Held(frozenset(), _ZERO_BITS + 1))
-                held[register] = Held(before.arrays | arrays, min(before.zeros, zeros))
-                changed |= held[register] != before
-    return held
-
-
-def _arrays_in(text: str, names: Mapping[str, frozenset[str]], held: dict[str, Held]) -> frozenset[str]:
-    """The arrays whose addresses an operand may have."""
-    words = _WORD.findall(text)
-    return frozenset().union(*(held[w].arrays if w in held else names.get(w, ()) for w in words))
-
-
-def _low_zeros(
-    text: str, name: str, names: Mapping[str, frozenset[str]], function: Function, held: dict[str, Held]
-) -> int:
-    """Low bits of an operand that are surely 0, counted from the start of array `name`."""
-    symbol, _, offset = text.partition("+")
-    if name in names.get(symbol, ()):
-        text = offset or "0"
-    if _NUMBER.fullmatch(text):
-        number = int(text, 0)
-        return (number & -number).bit_length() - 1 if number else _ZERO_BITS
-    if text not in function.registers:
-        return 0
-    return held[text].zeros if text in held else _ZERO_BITS
 
 
 def _result_zeros(item: Instruction, zeros: list[int]) -> int:

@@ -14,7 +14,7 @@ from layoutopt.kernels.machine.evaluate import evaluate
 from layoutopt.kernels.machine.groups import Group
 from layoutopt.kernels.machine.launch import Launch, arguments
 from layoutopt.kernels.machine.registers import Registers
-from layoutopt.kernels.machine.values import TRUE, unknown
+from layoutopt.kernels.machine.values import unknown
 from layoutopt.kernels.program import Parameter
 
 
@@ -230,5 +230,5 @@ def test_what_lanes_of_all_warps_have_alike_those_of_some_have():
     code, launch = program("NOP"), Launch(block=(64, 1, 1))
     cells = Registers(code, launch, arguments(code, launch), np.zeros((1, 3), np.int64))
     every = Group(0, np.arange(2), cells.live)
-    rounds = cells.rounds(every, {"R1": unknown(), "=R1": TRUE}, 2)
+    rounds = cells.rounds(every, {"R1": unknown()._replace(alike=np.ones((1, 1), bool))}, 2)
     assert rounds.alike(Group(0, np.array([1, 3]), cells.live), ["R1"]).all()

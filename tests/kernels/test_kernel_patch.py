@@ -18,7 +18,7 @@ from layoutopt.kernels.ptx.text import read_ptx
 from layoutopt.kernels.read.files import from_ptx
 from layoutopt.source.moves import Move
 from layoutopt.source.ptx_edit import Region, patched
-from layoutopt.source.ptx_flow import held_in, uses_of
+from layoutopt.source.ptx_flow import Reach, uses_of
 from layoutopt.study.patch import PtxCode
 from layoutopt.study.source_fix import Request, fix
 
@@ -334,7 +334,7 @@ def test_addresses_that_are_moved(name):
 )
 def test_low_bits_that_are_surely_0(line, zeros):
     module = read_ptx(HEAD + f"shl.b64 %rd2, %rd1, 4; {line} ret; }}", "k.ptx")
-    assert held_in(module.functions["k"], "tile", {"tile": frozenset({"tile"})})["%r5"].zeros == zeros
+    assert Reach(module.functions["k"], "tile", {"tile": frozenset({"tile"})}).held["%r5"].zeros == zeros
 
 
 def test_a_file_patched_twice_keeps_its_names_apart():

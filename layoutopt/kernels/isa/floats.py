@@ -159,14 +159,13 @@ def _convert(inst: Instruction) -> Built:
 def _check_division(_: Instruction, a: Value, b: Value) -> Value:
     """FCHK: whether a / b needs its slow path; never where both are far from the ends of the range.
 
-    Of zero by a plain number both paths give the same.
+    Of zero by such a number both paths give the same.
     """
-    exponents = [(part.bits >> np.uint64(23)) & np.uint64(0xFF) for part in (a, b)]
-    plain = np.logical_and(*((e >= _PLAIN[0]) & (e <= _PLAIN[1]) for e in exponents))
-    divides = (exponents[1] >= _PLAIN[0]) & (exponents[1] <= _PLAIN[1])
-    plain |= (a.bits & np.uint64(0x7FFFFFFF) == 0) & divides
-    found = values.mapped(lambda *_: np.zeros(plain.shape, np.uint64), 1, a, b)
-    return values.select(values.known(plain), found, values.unknown(1))
+    exponents = ((part.bits >> np.uint64(23)) & np.uint64(0xFF) for part in (a, b))
+    a_plain, b_plain = ((e >= _PLAIN[0]) & (e <= _PLAIN[1]) for e in exponents)
+    fast = b_plain & (a_plain | (a.bits & np.uint64(0x7FFFFFFF) == 0))
+    found = values.mapped(lambda *_: np.zeros(fast.shape, np.uint64), 1, a, b)
+    return values.select(values.known(fast), found, values.unknown(1))
 
 
 _REAL_ORDERS: Final = (*ORDERS, *(f"{name}U" for name in ORDERS), "NUM", "NAN")
@@ -221,8 +220,9 @@ def _texels(inst: Instruction) -> Built:
 def _matrix_product(inst: Instruction) -> Built:
     """Tensor cores, which are not evaluated: registers are as many as shape and types say.
 
-    Of `16816` and `8x8x4`, 32 lanes share rows times columns; of `64x128x16`, 128 lanes, and operands are
-    read from shared memory. Others get what stands for a product.
+    Of `16816` and `8x8x4` (rows, 8 columns, depth) 32 lanes share the elements of each matrix, in words of 32
+    bits; what is computed of all operands stands for the product. Of `64x128x16`, 128 lanes share the result,
+    and operands are read from shared memory. The registers of others may be as many as any has.
     """
     shape = next((m for m in inst.modifiers if re.fullmatch(r"[\dx]{3,}", m)), "")
     double = inst.opcode[0] == "D"
@@ -234,11 +234,11 @@ def _matrix_product(inst: Instruction) -> Built:
     if match is None or (shape == "884" and not double):
         return forget(_MOST_RESULTS)(inst)
     rows, depth = map(int, match.groups())
-    results = rows * bits // 128
+    results = rows * 8 * bits // (32 * 32)
     if inst.has("SP") or len(inst.operands) != 4:
         return forget(results)(inst)
     element = 64 if double else _ELEMENT.get(named(inst, _ELEMENT), 16)
-    counts = rows * depth * element // 1024, depth * element // 128, results
+    counts = rows * depth * element // (32 * 32), depth * 8 * element // (32 * 32), results
     given = [one for text, count in zip(inst.operands[1:], counts, strict=True) for one in words(text, count)]
     stand_in = _stand_in(inst, results, 0 if inst.opcode[0] == "I" else bits)
     return Built(Forget(stand_in=stand_in), tuple(given), registers(inst.operands[0], results))
@@ -255,7 +255,10 @@ _FORMS: Final = {
 
 
 def _stand_in(inst: Instruction, count: int, bits: int) -> Callable[..., tuple[Value, ...]]:
-    """So many words a lane: a hash of the instruction and of what all active lanes of the warp have."""
+    """So many words a lane: a hash of the instruction and of what all active lanes of the warp have.
+
+    Unknown as a whole where one of these lanes has an unknown bit.
+    """
     seed = np.uint64(zlib.crc32(" ".join((inst.opcode, *inst.modifiers)).encode()))
 
     def run(active: Bools, *given: Value) -> tuple[Value, ...]:

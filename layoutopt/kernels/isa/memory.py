@@ -115,7 +115,7 @@ def _atomic(space: Space, inst: Instruction) -> Built:
         operation=_served(kind, space, width) if width in (4, 8) else None,
         combine=combine,
         commutes=commutes,
-        doubled=inst.has("CAS", "CAST"),
+        counted_times=2 if inst.has("CAS", "CAST") else 1,
         retried=space == "shared" and inst.has("CAST"),
     )
     return Built(action, (_place(inst, space), *sources), _returned(inst, width))

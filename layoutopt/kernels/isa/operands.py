@@ -276,30 +276,29 @@ def computed(
     across: bool = False,
 ) -> Built:
     """An instruction by the letter and operand of each result, and the sources."""
-    slots = [slot for letter, text in results for slot in _slots(letter, text)]
-    kept = [(k, slot) for k, slot in enumerate(slots) if slot is not None]
-    wide = bool(results) and results[0][0] == "d"
+    # Where each word goes that the function gives; None for nowhere (RZ, PT).
+    cells: list[str | None] = []
+    for letter, text in results:
+        if letter in "pb":
+            cells.append(None if text.endswith("T") else text)
+        else:
+            count = 2 if letter == "d" else 1
+            cells += registers(text, count) or (None,) * count
+    asked = [k for k, cell in enumerate(cells) if cell is not None]
+    pair_first = bool(results) and results[0][0] == "d"
 
     def run(*given: Any) -> tuple[Value, ...]:
         found = function(inst, *given)
-        parts = iter((found,) if isinstance(found, Value) else found)
-        if wide:
-            first = next(parts)
-            parts = itertools.chain((values.cut(first), values.high(first)), parts)
+        words = iter((found,) if isinstance(found, Value) else found)
+        if pair_first:
+            pair = next(words)
+            words = itertools.chain((values.cut(pair), values.high(pair)), words)
         # What a function generates is computed as far as somebody takes it.
-        taken = list(itertools.islice(parts, kept[-1][0] + 1))
-        return tuple(taken[k] for k, _ in kept)
+        computed = list(itertools.islice(words, asked[-1] + 1))
+        return tuple(computed[k] for k in asked)
 
-    action = Compute(run, across) if kept else Forget()
-    return Built(action, tuple(sources), tuple(slot for _, slot in kept))
-
-
-def _slots(letter: str, text: str) -> Sequence[str | None]:
-    """Where the words of a result go; None for nowhere (RZ, PT)."""
-    if letter in "pb":
-        return (None,) if text.endswith("T") else (text,)
-    count = 2 if letter == "d" else 1
-    return registers(text, count) or (None,) * count
+    action = Compute(run, across) if asked else Forget()
+    return Built(action, tuple(sources), tuple(cell for cell in cells if cell is not None))
 
 
 def forget(count: int, places: int = 1) -> Builder:

@@ -67,16 +67,17 @@ def steps(function: Function) -> tuple[Step, ...]:
     table = {**OPERATIONS, **_Jumps(function).table}
     found = [_step(one, table) for one in current().each(function.instructions)]
     if function.target == "sm_87" and found:
-        sources = (Source.always(values.ZERO) if _uniform(one) else one for one in found[0].sources)
+        zero = Source.always(values.ZERO)
+        sources = (zero if any("UR" in cell for cell in one.cells) else one for one in found[0].sources)
         found[0] = replace(found[0], sources=tuple(sources))
     return tuple(found)
 
 
-def _uniform(source: Source) -> bool:
-    return bool(source.cells) and all(re.fullmatch(r"UR\d+", cell) for cell in source.cells)
-
-
 def _step(inst: Instruction, table: Mapping[str, Builder]) -> Step:
+    """An instruction as a step, by the first entry: of its opcode with a modifier, or alone.
+
+    Uniform instructions without an entry of their own are taken as what they are without the U.
+    """
     guard = None if inst.guard in ("", "PT", "UPT") else predicate(inst.guard)
     opcodes = (inst.opcode, inst.opcode[1:]) if inst.opcode.startswith("U") else (inst.opcode,)
     names = (f"{opcode}{m}" for opcode in opcodes for m in (*(f".{m}" for m in inst.modifiers), ""))
@@ -104,8 +105,8 @@ class _Jumps:
     def __init__(self, function: Function) -> None:
         self._index = {one.address: k for k, one in enumerate(function.instructions)}
         self._labels = function.labels
-        exits = (k for k, one in enumerate(function.instructions) if one.opcode == "EXIT")
-        self._ends = [k for k in exits if re.fullmatch("EXIT", function.instructions[k].text)]
+        # Exits of all lanes that come there.
+        self._ends = [k for k, one in enumerate(function.instructions) if one.text == "EXIT"]
         self.table: dict[str, Builder] = {
             "BRA": self._branch,
             **dict.fromkeys(("BRX", "BRXU"), self._indirect),

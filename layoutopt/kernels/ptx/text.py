@@ -22,11 +22,8 @@ MAX_STATEMENTS: Final = 1 << 20
 MAX_DEPTH: Final = 64
 
 TYPE_BYTES: Final = {
+    **{f"{kind}{bits}": bits // 8 for kind in "bsuf" for bits in (8, 16, 32, 64)},
     "pred": 1,
-    **{f"{kind}8": 1 for kind in "bsu"},
-    **{f"{kind}16": 2 for kind in "bsuf"},
-    **{f"{kind}32": 4 for kind in "bsuf"},
-    **{f"{kind}64": 8 for kind in "bsuf"},
     "b128": 16,
     "bf16": 2,
     "f16x2": 4,
