@@ -162,6 +162,7 @@ class _Run:
         self.excused = frozenset(first.doubts)
         batch_blocks = self.most_blocks()
         steps_of_all = self.executed * grid.blocks * self.launch.warps // _ROWS_A_STEP
+        # How often the steps of the first block may be spent on all others.
         most_times = max(_MOST_TIMES, _FEW_STEPS // max(self.executed, 1))
         most_steps = min(steps_of_all, most_times * self.executed) if self.excused else steps_of_all
         self.end = self.probed + most_steps
@@ -199,24 +200,27 @@ class _Run:
         return rest
 
     def _alike(self, box: Box, axis: int) -> Iterator[tuple[int, int]]:
-        """First and last index of blocks that do the same along an axis, in the middle of the others."""
+        """First and last index of blocks that do the same along an axis, in the middle of the others.
+
+        From each first block on the last that does the same is sought: all are tried, then twice as many each
+        time, then half of what is between the last that does and the first that does not.
+        """
         for other in range(3):
             if other != axis:
                 middle = (box.first[other] + box.last[other]) // 2
                 box = box.along(other, middle, middle)
         first, end = box.first[axis], box.last[axis]
         while first <= end:
-            good, bad, reach = first, end + 1, end
-            while bad - good > 1:
+            last, differs, tried = first, end + 1, end
+            while differs - last > 1:
                 if self.probed >= self.end:
-                    good = end
-                    break
-                if self._as_one_block(box.along(axis, first, reach)) is not None:
-                    good, reach = reach, min(2 * reach - first + 1, (reach + bad) // 2)
+                    last = end
+                elif self._as_one_block(box.along(axis, first, tried)) is not None:
+                    last, tried = tried, min(2 * tried - first + 1, (tried + differs) // 2)
                 else:
-                    bad, reach = reach, (first + 1 if reach == end else (good + reach) // 2)
-            yield first, good
-            first = good + 1
+                    differs, tried = tried, (first + 1 if tried == end else (last + tried) // 2)
+            yield first, last
+            first = last + 1
 
     def most_blocks(self) -> int:
         """Blocks that are evaluated at once."""
@@ -281,7 +285,7 @@ class _Run:
 
 def _not_known(program: Program, needed: Relevance, given: Arguments) -> Iterator[str]:
     """Instructions that are not known and parameters without a value, if what matters reads them."""
-    read: set[int] = set()
+    read: set[int] = set()  # bytes of constant bank 0
     for step, matters in zip(needed.steps, needed.matters, strict=True):
         if not matters:
             continue

@@ -5,8 +5,9 @@ rows stand at the same step. Groups of one warp never join because they happen t
 that were remembered together meet (`Reconverge`).
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -83,7 +84,11 @@ class Meetings:
         return False
 
     def complete(self, live: Bools) -> list[Group]:
-        """Groups that wait for nobody any more, one step on."""
+        """Groups that wait for nobody any more, one step on.
+
+        A lane waits for those of its mask that live and do not wait at the same step for the same mask. Each
+        time round, one mask a warp is done with.
+        """
         found = []
         for key, needed in list(self.waiting.items()):
             while (rows := np.flatnonzero(needed.any(axis=1))).size:
@@ -113,6 +118,7 @@ class _Barrier:
     def reduced(self, how: str, here: Bools) -> Value:
         """The predicates of each block's lanes reduced by `how`, repeated for each warp, shape (warps, 1)."""
         blocks, warps = self.arrived.shape
+        # Of each block: the lanes, those where the predicate holds, and those where it may.
         tables = (here, here & (self.predicate == 1), here & (self.predicate == 2))
         every, least, unsure = (table.reshape(blocks, -1).sum(axis=1) for table in tables)
         true, false = (
@@ -125,6 +131,15 @@ class _Barrier:
             hidden = np.where(true, mask(32) - np.uint64(1), np.where(false, np.uint64(0), mask(32)))
         bits, hidden = (np.repeat(part.astype(np.uint64), warps)[:, None] for part in (bits, hidden))
         return made(bits, hidden, 32)
+
+
+class Released(NamedTuple):
+    """Those who waited at a barrier and may go on."""
+
+    groups: list[Group]  # one step on
+    met: Bools  # the warps of each block that came, shape (blocks, warps)
+    barrier: _Barrier
+    lanes: Bools  # who waited, of the warps of all blocks
 
 
 @dataclass(slots=True)
@@ -162,9 +177,8 @@ class Barriers:
         else:
             np.add.at(barrier.arrived, (blocks, group.rows % self.warps), 1)
 
-    def complete(self, live: Bools) -> list[tuple[Group, Bools, _Barrier, Bools]]:
-        """Groups that may go on, with the warps of each block that met, the barrier, and who waited."""
-        found = []
+    def complete(self, live: Bools) -> Iterator[Released]:
+        """Those who may go on: all warps of their block that live have come, or as many as are expected."""
         for barrier in (one for one in self.numbered.values() if one.waiting):
             here = np.zeros((self.blocks * self.warps, 32), bool)
             for group in barrier.waiting:
@@ -178,13 +192,11 @@ class Barriers:
                 continue
             met = (come | (arrived > 0)) & done[:, None]
             arrived[done] = 0
-            groups, barrier.waiting = barrier.waiting, []
-            for group in groups:
+            waiting, barrier.waiting, gone = barrier.waiting, [], []
+            for group in waiting:
                 go = done[group.rows // self.warps]
                 if go.any():
-                    gone = Group(group.at + 1, group.rows[go], group.lanes[go])
-                    found.append((gone, met, barrier, here))
-                    met = np.zeros_like(met)
+                    gone.append(Group(group.at + 1, group.rows[go], group.lanes[go]))
                 if not go.all():
                     barrier.waiting.append(Group(group.at, group.rows[~go], group.lanes[~go]))
-        return found
+            yield Released(gone, met, barrier, here)

@@ -22,7 +22,7 @@ from layoutopt.kernels.machine.counts import ONE_ROUND, Evaluation
 from layoutopt.kernels.machine.groups import NOBODY, Barriers, Group, Meetings
 from layoutopt.kernels.machine.launch import Arguments
 from layoutopt.kernels.machine.memory_steps import MemorySteps
-from layoutopt.kernels.machine.registers import Registers, Stopped
+from layoutopt.kernels.machine.registers import Registers, Stopped, in_rows
 from layoutopt.kernels.machine.relevance import Relevance
 from layoutopt.kernels.machine.values import ZERO, Bools, Value, mask_of, unknown
 from layoutopt.kernels.program import Barrier, Compute, Exit, Forget, Jump, Memory, Reconverge, Step, read_by
@@ -188,11 +188,11 @@ class Machine:
                 other.go_on()
             came = np.zeros_like(live)
             for group in other._parked:
-                apart[group.rows] |= came[group.rows].any(axis=1)  # they do not go on as one group
+                apart[group.rows] |= came[group.rows].any(axis=1)  # in several groups
                 came[group.rows] |= group.lanes
         self.trials -= other.used + most_steps - other.trials
-        right: Bools = (came == live).all(axis=1) & ~other.maybe.any(axis=1) & ~other._barriers.arrived
-        return right & ~apart
+        whole: Bools = (came == live).all(axis=1) & ~apart
+        return whole & ~other.maybe.any(axis=1) & ~other._barriers.arrived
 
     def _put(self, group: Group | None) -> None:
         if group is None:
@@ -207,15 +207,15 @@ class Machine:
         """Let those go on for whom everybody has come."""
         for group in self._meetings.complete(self.registers.live):
             self._put(group)
-        for group, met, barrier, here in self._barriers.complete(self.registers.live):
-            action = self._steps[group.at - 1].action
-            if isinstance(action, Barrier) and action.reduces:
-                found = barrier.reduced(action.reduces, here)
-                bits, hidden = (part if len(part) == 1 else part[group.rows] for part in found[:2])
-                self.registers.write(group, "$barrier", Value(bits, hidden), group.lanes)
+        for groups, met, barrier, lanes in self._barriers.complete(self.registers.live):
             self.memory.met(met)
             self.recorder.met(met)
-            self._put(group)
+            for group in groups:
+                action = self._steps[group.at - 1].action
+                if isinstance(action, Barrier) and action.reduces:
+                    found = in_rows(barrier.reduced(action.reduces, lanes), group.rows)
+                    self.registers.write(group, "$barrier", found, group.lanes)
+                self._put(group)
 
     def _advance(self, group: Group, until: int) -> None:
         """Execute a group up to a step where others stand, or until it parts, waits or ends."""
@@ -270,6 +270,10 @@ class Machine:
         return at + 1
 
     def _compute(self, group: Group, step: Step, lanes: Bools, unsure: Bools) -> None:
+        """Write what a step computes, or unknown values, in these lanes and those of which it is unsure.
+
+        What other lanes take part in is not known where it is unsure who does.
+        """
         results: Sequence[Value] = [unknown(64)] * len(step.dests)
         alike = NOBODY
         match step.action:
@@ -331,6 +335,7 @@ class Machine:
         return None
 
     def _arrive_at_barrier(self, group: Group, step: Step, action: Barrier, lanes: Bools) -> int | None:
+        """Let these lanes wait at the barriers that the first of each warp names; the others go on."""
         first = lanes.argmax(axis=1)[:, None]
         predicate, ends = ZERO, len(step.sources) - bool(action.reduces)
         if action.reduces:
@@ -351,6 +356,11 @@ class Machine:
         return None
 
     def _branch(self, group: Group, step: Step, lanes: Bools, unsure: Bools) -> int | None:
+        """Send lanes to where a branch goes; the next step where the whole group goes to one.
+
+        Args:
+            lanes, unsure: whose guard is true, and whose is not known; the sources are still to be looked at.
+        """
         action, at = step.action, group.at
         assert isinstance(action, Jump)
         if action.target is None:
