@@ -64,7 +64,7 @@ class Tally:
     high: int = 0
 
     def add(self, other: "Tally", times: int) -> None:
-        """Add what another launch, or part of it, did so many times."""
+        """Add what another part of the launch did, so many times."""
         for name in ("executions", "wavefronts", "ideal", "phases", "unknown", "best", "worst"):
             setattr(self, name, getattr(self, name) + times * getattr(other, name))
         if other.worst_one is not None:
@@ -200,7 +200,10 @@ class Evaluation:
     def access(
         self, index: int, rows: IntArray, address: IntArray, lanes: Bools, unsure: Bools, nowhere: Bools
     ) -> None:
-        """Count a memory step: `unsure` lanes may take part, the addresses of `nowhere` lanes are unknown."""
+        """Count a memory step, of which each row is a warp.
+
+        `lanes` take part and `unsure` ones may; the addresses of `nowhere` lanes are unknown.
+        """
         tally = self.tallies.setdefault(index, Tally())
         tally.executions += len(rows)
         self._clock += 1
@@ -215,6 +218,7 @@ class Evaluation:
             self.uncertain(index, f"{step.named}: {how} is not known")
             return
         if nowhere is not NOBODY or unsure is not NOBODY:
+            # Warps of which something is not known are bounded, the others counted.
             no_address = np.broadcast_to(nowhere.any(axis=1), len(lanes))
             unknown = no_address | unsure.any(axis=1)
             possible = (lanes | unsure)[unknown]
@@ -223,12 +227,12 @@ class Evaluation:
         # One more than the most is kept, so that it is seen that some are missing.
         if self.traced and len(rows) and self._traced[index] <= MOST_TRACED_ROWS:
             self._keep(index, Execution(rows, address, lanes, self._clock))
-        if action.retried:
+        if action.retried:  # of what conflicts, only bounds are known
             conflicting = self._served(operation, address, lanes).bank_conflicts > 0
             if conflicting.any():
                 possible = lanes[conflicting]
-                known = np.zeros(len(possible), bool)
-                self._bounded(tally, action, address[conflicting], possible, possible, known)
+                no_address = np.zeros(len(possible), bool)
+                self._bounded(tally, action, address[conflicting], possible, possible, no_address)
                 what = "how many of the lanes that meet are served together is not known"
                 self.uncertain(index, f"{step.named}: {what}")
             address, lanes = address[~conflicting], lanes[~conflicting]

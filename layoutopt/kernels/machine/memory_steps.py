@@ -189,7 +189,7 @@ class MemorySteps:
             if space in ("shared", "local"):
                 place = made(place.bits, place.unknown, 32)
             if not (here | ~lanes).all():
-                # The other lanes reach other memory, of which nothing is known.
+                # The other lanes reach other memory, of which nothing is known: go on with these alone.
                 self._forget(group, step, lanes, unsure)
                 rows = (here & lanes).any(axis=1)
                 group = Group(group.at, group.rows[rows], (group.lanes & here)[rows])
@@ -233,7 +233,10 @@ class MemorySteps:
         return np.zeros((1, 1), np.int64)
 
     def _tell(self, access: _Access, maybe: Bools) -> None:
-        """Let the counter know, and say what is not known of it."""
+        """Let the counter know, and say what is not known of it.
+
+        Of `maybe` lanes it is not known whether they came: they may take part.
+        """
         action, told, at, named = access.action, self._recorder, access.group.at, access.step.named
         nowhere = NOBODY if access.hidden is NOBODY else access.lanes & access.hidden
         lanes, unsure = access.lanes, access.unsure
@@ -374,13 +377,14 @@ class MemorySteps:
         width = action.width_bytes
         sources = [self._cells.read(access.group, source) for source in access.step.sources[1:]]
         old = memory.load(row, address, width)
+        # One number for each byte of all rows.
         places = np.broadcast_to(row, address.shape) * (memory.size + int(address.max())) + address
         firsts, crowded = _firsts(places, sure)
         open_ = memory.late(row, access.warp, address, width) | crowded
         if action.combine is None or (not action.commutes and open_.any()):
             memory.store(row, address, width, unknown(64), sure)
         else:
-            left = sure
+            left = sure  # each time round, one lane at each place
             while left.any():
                 before = memory.load(row, address, width)
                 memory.store(row, address, width, action.combine(before, *sources), firsts)

@@ -103,36 +103,37 @@ def _without_value(step: Step) -> Step:
 def _slice(
     flow: "Flow", allowed: frozenset[str], shortcuts: Mapping[int, int], kept: frozenset[str]
 ) -> Relevance:
+    """What matters where some branches are passed over.
+
+    Args:
+        flow: of the program.
+        allowed: memories whose contents can be known.
+        shortcuts: by branches that need not be decided, where their ways meet.
+        kept: memories whose contents matter in any case.
+    """
     following = flow.following.copy()
     for k, meet in shortcuts.items():
         following[k] = (meet,)
     here = reached([0], following.__getitem__) if following else set()
-    # Branches that are passed over read nothing, and what is never reached does not matter.
-    steps = tuple(
-        step
-        if k in here - shortcuts.keys()
-        else replace(_NOTHING, action=Jump(shortcuts[k]))
-        if k in shortcuts
-        else _NOTHING
-        for k, step in enumerate(flow.steps)
-    )
+    # What is never reached does not matter, and branches that are passed over read nothing.
+    steps = [step if k in here else _NOTHING for k, step in enumerate(flow.steps)]
+    for k, meet in shortcuts.items():
+        steps[k] = replace(_NOTHING, action=Jump(meet))
     while True:
         matters, live = marked(steps, following, kept)
         found = _wanted(steps, following, live) & allowed
         if found <= kept:
             break
         kept |= found
-    steps = tuple(
-        _asked(step, [live[k].cells for k in after]) if needed and step.dests else step
-        for step, after, needed in zip(steps, following, matters, strict=True)
-    )
-    return Relevance(flow, steps, following, matters, kept, live)
-
-
-def _asked(step: Step, after: Sequence[frozenset[str]]) -> Step:
-    """A step that gives its results only to cells that matter behind it, the others to none ("")."""
-    dests = tuple(cell if any(cell in cells for cells in after) else "" for cell in step.dests)
-    return step if dests == step.dests else replace(step, dests=dests)
+    for k, step in enumerate(steps):
+        if matters[k] and step.dests:
+            # Results that nothing needs behind the step go to no cell ("").
+            needed = frozenset[str]().union(
+                *(live[after].cells.intersection(step.dests) for after in following[k])
+            )
+            if len(needed) < len(set(step.dests)):
+                steps[k] = replace(step, dests=tuple(c if c in needed else "" for c in step.dests))
+    return Relevance(flow, tuple(steps), following, matters, kept, live)
 
 
 def _wanted(
@@ -181,7 +182,7 @@ def _decides(step: Step) -> bool:
 
 
 def marked(
-    steps: tuple[Step, ...], following: list[tuple[int, ...]], kept: frozenset[str]
+    steps: Sequence[Step], following: list[tuple[int, ...]], kept: frozenset[str]
 ) -> tuple[tuple[bool, ...], tuple[Live, ...]]:
     """Which steps matter, and the cells that matter before each, given the steps that may follow each.
 
@@ -199,8 +200,8 @@ def marked(
     matters = [False] * count
     todo = list(range(count))
     queued = [True] * count
-    owned = [0] * count  # cells that a step's own sets hold: those shared with the next step count there
-    size = 0
+    # Cells in the sets that each step has of its own, and in all: sets shared with the next step count there.
+    owned, size = [0] * count, 0
     while todo:
         checkpoint()
         k = todo.pop()
@@ -224,10 +225,11 @@ def marked(
 def _before(step: Step, after: Live, kept: frozenset[str]) -> tuple[bool, Live]:
     """Whether a step matters, and the cells that matter before it, given those that matter after it.
 
-    Of `@P0 MOV R1, R2`, where R1 matters behind it, P0 does, R2 where P0
-    holds, and R1 where it does not.
+    Of `@P0 MOV R1, R2`, where R1 matters behind it, P0 matters before it, R2 where P0 holds, and R1 where it
+    does not.
     """
     guard, dests, (always, guarded) = step.guard, frozenset(step.dests), after
+    # Of cells that matter under a guard: those that the step may write there, and those whose guard it does.
     answered = [one for one in guarded if one[0] in dests and (guard is None or one[1] != guard.negated)]
     guard_written = [one for one in guarded if not dests.isdisjoint(one[1].cells)]
     matters, read = _needed(step, bool(answered) or not always.isdisjoint(dests), kept)
@@ -405,6 +407,7 @@ class Flow:
         return self._followed[index, kept]
 
     def _around(self, index: int, meet: int | None) -> Detour | None:
+        """What the ways of a branch write up to where they meet; None where something there matters."""
         if meet is None:
             return None
 
@@ -421,13 +424,11 @@ class Flow:
         met = read_by(source for s in between if isinstance(s.action, Reconverge) for source in s.sources)
         masks = frozenset(cell for cell in written | met if cell.startswith("B"))
         # Whoever meets between was told to there (BSSY): nobody else waits for them, or they for anybody.
-        told = {c for step in between if step.dests and not step.sources for c in step.dests}
-        if not masks <= told:
+        begun = {c for step in between if step.dests and not step.sources for c in step.dests}
+        if not masks <= begun:
             return None
-        changed = [
-            s.action.space for s in between if isinstance(s.action, Memory) and s.action.kind != "load"
-        ]
-        return Detour(meet, written - masks, frozenset(changed))
+        stores = (s.action for s in between if isinstance(s.action, Memory) and s.action.kind != "load")
+        return Detour(meet, written - masks, frozenset(store.space for store in stores))
 
 
 def _return_places(steps: tuple[Step, ...]) -> tuple[int, ...]:

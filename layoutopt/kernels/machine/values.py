@@ -435,6 +435,7 @@ def _range(value: Value, width: int, is_signed: bool) -> tuple[npt.NDArray[Any],
 
 
 def _decided(surely: Bools, undecided: Bools) -> Value:
+    """A predicate: where it holds, and where it is not known."""
     return made((surely & ~undecided).astype(np.uint64), undecided.astype(np.uint64), 1)
 
 
@@ -447,7 +448,7 @@ def less(a: Value, b: Value, width: int = 32, is_signed: bool = True, or_equal: 
         return Value(surely.astype(np.uint64))
     perhaps = order(a_least, b_most)
     if (apart := _apart(a, b, width)) is not None:
-        # Where b with the difference stays a number of the width, a is that.
+        # a is b + apart modulo 2**width: where that sum is a number of the width for all b, apart decides.
         end = 1 << (width - 1) if is_signed else 1 << width
         fits = (b_least + apart >= (-end if is_signed else 0)) & (b_most + apart < end)
         surely, perhaps = (np.where(fits, order(apart, 0), one) for one in (surely, perhaps))

@@ -153,13 +153,13 @@ def _eras(evaluation: Evaluation, steps: Sequence[int]) -> list[list[int]]:
     where that was written on. Steps use one array where they stand in one line of the source (without lines:
     where lanes stand array).
     """
-    # Units of bytes and intervals between barriers are numbered as one: unit * intervals + interval.
+    # A unit of bytes in an interval between barriers is one number, its key: unit * intervals + interval.
     actions = [memory(evaluation, k) for k in steps]
     unit, intervals = min(action.width_bytes for action in actions), len(evaluation.barriers) + 1
     touched = [_touched(evaluation, k, unit) for k in steps]
     writes = (one for one, action in zip(touched, actions, strict=True) if action.kind in _WRITES)
     written, since = _firsts(*(np.concatenate(part) for part in zip((_END, _END), *writes, strict=True)))
-    arrays: dict[object, tuple[BoolArray, list[int]]] = {}
+    arrays: dict[object, tuple[BoolArray, list[int]]] = {}  # in which intervals each is in use, and its steps
     for k, action, (keys, order) in zip(steps, actions, touched, strict=True):
         place = evaluation.program.steps[k].place
         array = _stands(evaluation, k) if place is None else (place, action.operation)
@@ -167,14 +167,15 @@ def _eras(evaluation: Evaluation, steps: Sequence[int]) -> list[list[int]]:
         own.append(k)
         in_use[keys % intervals] = True
         if action.kind in _READS:
+            # What is read before it is written in its interval was written in the last one before, if at all.
             at = np.searchsorted(written, keys)
             older = (written[at] != keys) | (order <= since[at])
             keys, before = keys[older], written[at[older] - 1]
-            known = before // intervals == keys // intervals
-            spans = np.unique(before[known] % intervals * intervals + keys[known] % intervals)
+            same_unit = before // intervals == keys // intervals
+            spans = np.unique(before[same_unit] % intervals * intervals + keys[same_unit] % intervals)
             for begin, end in zip(*np.divmod(spans, intervals), strict=True):
                 in_use[begin : end + 1] = True
-    eras: list[tuple[BoolArray, list[int]]] = []
+    eras: list[tuple[BoolArray, list[int]]] = []  # arrays in use at the same time are one
     for in_use, own in arrays.values():
         rest = []
         for other, others in eras:
@@ -188,11 +189,7 @@ def _eras(evaluation: Evaluation, steps: Sequence[int]) -> list[list[int]]:
 
 
 def _touched(evaluation: Evaluation, k: int, unit: int) -> tuple[IntArray, IntArray]:
-    """What a step touches between which barriers, each once, and when it does that first.
-
-    Units of so many bytes are numbered; each number is that of the unit times that of the intervals, and the
-    interval.
-    """
+    """The keys (see `_eras`) of what a step touches, each once, and when it does that first."""
     action, executions = memory(evaluation, k), evaluation.traces[k]
     lanes = np.concatenate([one.lanes for one in executions])
     if action.operation is not None and action.operation.matrices:
