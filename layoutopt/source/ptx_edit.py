@@ -95,18 +95,20 @@ def patched(module: Module, name: str, region: Region, uses: Sequence[Use]) -> s
     while prefix in module.text:
         prefix += "_"
     addresses = [_address_of(use, unit) for use in uses]
-    units = Counter(address[:2] for address in addresses)  # accesses of each unit: register and offset
-    shared = any(count > 1 for count in units.values())
+    accesses = Counter((one.base, one.offset) for one in addresses)  # how many each unit has
     edits = [
-        (use.instruction.span, _rewritten(module, use, name, region, prefix, address, units[address[:2]] > 1))
-        for use, address in zip(uses, addresses, strict=True)
+        (
+            use.instruction.span,
+            _rewritten(module, use, name, region, prefix, one, accesses[one.base, one.offset] > 1),
+        )
+        for use, one in zip(uses, addresses, strict=True)
     ]
     declared = module.text[slice(*variable.span)]
     size = region.size(variable.size)
     if not variable.extern and size > variable.size:
         # What follows stays at multiples of 16 bytes, as wide accesses of it need.
         declared = _resized(declared, name, -(-size // WIDEST) * WIDEST)
-    if shared and variable.align < WIDEST:
+    if max(accesses.values()) > 1 and variable.align < WIDEST:
         declared = re.sub(r"\.align\s+\d+", f".align {WIDEST}", declared)
     edits.append((variable.span, declared))
     inside = module.inside(variable)
@@ -162,9 +164,9 @@ def _rewritten(
 ) -> str:
     """An access with its address computed anew, in a block of its own.
 
-    In its lines, ~ stands for `prefix` and # for the bits of an address. Where several accesses share a unit
-    of bytes that stay together, each computes where the unit begins: the assembler then makes one wide
-    access of them, as it did before.
+    In its lines, ~ stands for `prefix` and # for the bits of an address. Where several accesses have a unit
+    of bytes that stay together (`shared`), each computes where the unit begins: the assembler then makes one
+    wide access of them, as it did before.
     """
     text = module.text[slice(*use.instruction.span)]
     match = _ADDRESS.search(text)

@@ -306,7 +306,10 @@ class Moved(Walk):
             self.edit(file, last, self.move.count(text, self.element, not last.named_children))
 
     def _define_function(self) -> None:
-        """Define the function behind the declaration, and assert that an XOR there has whole blocks."""
+        """Define the function behind the declaration, and assert that an XOR there has whole blocks.
+
+        A pad in an extent that is written anew makes that whole already.
+        """
         array, file = self.array, self.array.file
         line = file.data.rfind(b"\n", 0, array.node.start_byte) + 1
         indent = re.match(rb"[ \t]*", file.data[line : array.node.start_byte])
@@ -319,7 +322,7 @@ class Moved(Walk):
             text = f"{new_line}const auto {self._function} = []({parameters}) {{ return {body}; }};"
         last = array.extents[-1] if array.extents else None
         pad = self.move.extra // self.element
-        is_rounded = pad and (len(self.extents) <= 1 or self.move.inside)  # by the new extent
+        is_rounded = pad and (len(self.extents) <= 1 or self.move.inside)
         if last is not None and self.move.terms and last.type != "number_literal" and not is_rounded:
             row = f"{array.name}{'[0]' * (len(self.extents) - 1)}" if self.extents else array.name
             block = self.move.block // self.element
@@ -377,6 +380,7 @@ class Moved(Walk):
         rows = [part for _, part in pointer.terms]
         parts: list[str | Node] = [rows[-1]]
         if len(rows) > 1 and self.extents[-2] % self.move.period_rows:
+            # The XOR does not begin anew with each plane: it needs the number of the row among all rows.
             parts, stride = ["(", rows[-1], ")"], 1
             for part, size in zip(rows[-2::-1], self.extents[-2:0:-1], strict=True):
                 stride *= size

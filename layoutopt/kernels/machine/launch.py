@@ -161,14 +161,14 @@ def arguments(program: Program, launch: Launch) -> Arguments:
         *(("--data", *item) for item in launch.buffers.items()),
     ]
     places = [_place(parameters, key, option) for option, key, _ in told]
-    halves = {at for _, at in places}
-    values: dict[int, dict[str, Any]] = {}
+    named_bytes = {at for _, at in places}
+    values: dict[int, dict[str, Any]] = {}  # by position, what each option says
     for (option, _, value), (position, at) in zip(told, places, strict=True):
         k = next((k for k, p in enumerate(parameters) if p.offset == at and p.size <= 8), position)
-        if k is None:
+        if k is None:  # a member of a structure, or a byte: as a parameter of its own
             k = len(parameters)
             parameters.append(Parameter(at, 8 if option == "--data" else _size(value)))
-        elif not parameters[k].whole and at + 4 in halves:
+        elif not parameters[k].whole and at + 4 in named_bytes:  # two values, each given by itself
             parameters[k] = replace(parameters[k], size=4, whole=True, type="")
         values.setdefault(k, {})[option] = value
     size = max((p.offset + p.size for p in parameters), default=0)
@@ -220,9 +220,8 @@ def _size(value: int | float | str | bytes) -> int:
     """Bytes that a value takes: 8 for a pointer and for what 4 do not hold."""
     if isinstance(value, bytes):
         return len(value)
-    return (
-        8 if isinstance(value, str) or (isinstance(value, int) and not -(1 << 31) <= value < 1 << 32) else 4
-    )
+    is_long = isinstance(value, int) and not -(1 << 31) <= value < 1 << 32
+    return 8 if isinstance(value, str) or is_long else 4
 
 
 def _packed(value: int | float | str | bytes, parameter: Parameter, position: int) -> bytes:

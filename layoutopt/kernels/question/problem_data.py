@@ -127,11 +127,11 @@ class _Question:
         strides = [math.prod(extents[k + 1 :]) for k in range(len(extents))]
         shape = extents
         if len(extents) > 1:
-            ends = (
-                site.offset // element % extents[-1] + max(1, site.operation.width_bytes // element)
+            touched = (
+                int((site.offset[site.lanes] // element % extents[-1]).max())
+                + max(1, site.operation.width_bytes // element)
                 for site in self._sites
             )
-            touched = (int(end[s.lanes].max()) for end, s in zip(ends, self._sites, strict=True))
             shape = (*extents[:-1], min(extents[-1], max(touched)))
         threads, target = self._evaluation.launch.threads, program.target.rstrip("af")
         grid = ",".join(map(str, self._evaluation.launch.grid))
@@ -168,6 +168,7 @@ class _Question:
         for site in self._sites:
             operation = site.operation
             names[site.name] += 1
+            # First element of each lane: its number in the array as it lies, and in the tile without pad.
             element = np.maximum(site.offset // self.element_bytes, 0) % math.prod(extents)
             starts = np.ravel_multi_index(np.unravel_index(element, extents), shape, mode="clip")
             name, fields = site.name, ("coordinates", "active")
@@ -244,8 +245,8 @@ def _sites(evaluation: Evaluation, used: UsedArray, steps: list[int]) -> list[Si
     executions = sorted((e for k in steps for e in evaluation.traces.get(k, ())), key=lambda e: e.order)
     if sum(len(e.warps) for e in executions) > MOST_TRACED_ROWS:
         raise ProblemFileError(used.array.name, f"more than {MOST_TRACED_ROWS:,} executions in a block")
-    iterations = Counter[int]()  # of each warp
-    # Of each iteration: offsets, lanes that take part, how often it happened.
+    iterations = Counter[int]()  # of each warp, so far
+    # By the iteration: offsets and lanes that take part, of all warps, and how often it happened.
     tables: dict[int, tuple[IntArray, BoolArray, int]] = {}
     for one in executions:
         for warp, address, lanes in zip(one.warps.tolist(), one.address, one.lanes, strict=True):

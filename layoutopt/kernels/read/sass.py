@@ -135,27 +135,23 @@ def _read(steps: tuple[Step, ...], base: int) -> Iterator[Parameter]:
 
     Positions are then those of what is read, which `--arg` by offset (`+8`) does not depend on.
     """
-    words: set[int] = set()
-    pairs: set[int] = set()
+    # Where words, and pairs of words, are read that begin there.
+    words, pairs = set[int](), set[int]()
     # An operand of 64 bits or an address is one value; what one load reads may be two of 4 bytes.
-    values: set[int] = set()
+    values = set[int]()
     for k, step in enumerate(steps):
-        if isinstance(step.action, Memory):
-            at = constant_place(step)
-            if at is not None and at >= base:
-                starts = range(at, at + step.action.width_bytes, 8)
-                (pairs if step.action.width_bytes >= 8 else words).update(starts)
-                values.update(
-                    start
-                    for n, start in enumerate(starts)
-                    if start not in values and _is_one_value(steps, k, step.dests[2 * n : 2 * n + 2])
-                )
-        cells = [cell for cell in step.cells if cell.startswith("$c0.")]
-        places = sorted(int(cell[4:]) for cell in cells if int(cell[4:]) >= base)
-        paired = {p for p in places if p % 8 == 0 and p + 4 in places}
+        at = constant_place(step)
+        if isinstance(step.action, Memory) and at is not None and at >= base:
+            width = step.action.width_bytes
+            (pairs if width >= 8 else words).update(range(at, at + width, 8))
+            for n, start in enumerate(range(at, at + width, 8)):
+                if start not in values and _is_one_value(steps, k, step.dests[2 * n : 2 * n + 2]):
+                    values.add(start)
+        read = {int(cell[4:]) for cell in step.cells if cell.startswith("$c0.") and int(cell[4:]) >= base}
+        paired = {at for at in read if at % 8 == 0 and at + 4 in read}
         pairs |= paired
         values |= paired
-        words |= {p for p in places if p not in paired and p - 4 not in paired}
+        words |= {at for at in read if at not in paired and at - 4 not in paired}
     for at in sorted(words | pairs):
         if at % 8 == 0 and at in pairs and at not in words and at + 4 not in words:
             yield Parameter(at - base, 8, whole=at in values)
