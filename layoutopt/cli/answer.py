@@ -66,8 +66,7 @@ def answer_of(
     from layoutopt.files.file import from_data, load, parsed, read
     from layoutopt.files.result_file import answer_from_data, is_answer
     from layoutopt.search.block import solve
-    from layoutopt.study.block import placed
-    from layoutopt.study.known import check_answer
+    from layoutopt.study.block import check_answer, placed
 
     raw = parsed(read(file))
     if is_answer(raw):

@@ -146,16 +146,17 @@ def _write(
 ) -> None:
     """Write the files asked for, and print the answer."""
     outputs = {}
-    if found.has_layout and table is not None:
-        from layoutopt.files.array_file import offsets_file
-        from layoutopt.study.block import tables_of
-
-        outputs[table] = offsets_file(tables_of(problem, found))
-    if found.has_layout and code is not None:
+    if found.has_layout and (table is not None or code is not None):
         from layoutopt.codegen.block import code_of
+        from layoutopt.files.array_file import offsets_file
         from layoutopt.study.block import placed
 
-        outputs[code] = code_of(gpu.language, placed(problem, gpu, found)).encode()
+        tiles = placed(problem, gpu, found)
+        if table is not None:
+            tables = {part.tile: part.table for part in tiles.parts}
+            outputs[table] = offsets_file(tables[""] if tiles.alone else tables)
+        if code is not None:
+            outputs[code] = code_of(gpu.language, tiles).encode()
     if certificate is not None:
         from layoutopt.search.certify import certificate as supports
 

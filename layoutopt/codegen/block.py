@@ -23,8 +23,7 @@ from layoutopt.problems.answer import Arrangement, Result
 from layoutopt.problems.target import target_of
 from layoutopt.problems.types import Block, Problem, Resources
 from layoutopt.search.block import solve
-from layoutopt.study.block import Part, Placed, placed
-from layoutopt.study.known import check_answer
+from layoutopt.study.block import Part, Placed, check_answer, placed
 
 
 def emit(

@@ -1,16 +1,30 @@
-"""Tiles with a layout each, and where they lie: one, or several, to each of which the same is done."""
+"""Answers to a problem: checked against it, and taken apart into tiles with a layout and a place each.
+
+A problem is one tile, or several; the same is done to each of them.
+"""
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from layoutopt.accesses.lower import offset_formula
-from layoutopt.errors import ProblemFileError
+from layoutopt.accesses.lower import byte_table, offset_formula
+from layoutopt.engine.case import check_claims
+from layoutopt.errors import ProblemFileError, under
 from layoutopt.expressions.grammar import Const, Op, substituted, to_text
 from layoutopt.expressions.simplify import simplify
 from layoutopt.ground.arrays import IntArray
+from layoutopt.ground.escape import described
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.formula import coordinate_ranges, element_expression
-from layoutopt.problems.answer import EVERY_LAYOUT, Arrangement, Bound, Proof, Result, Stages, Status
+from layoutopt.problems.answer import (
+    EVERY_LAYOUT,
+    Arrangement,
+    Bound,
+    PlacedTile,
+    Proof,
+    Result,
+    Stages,
+    Status,
+)
 from layoutopt.problems.same_layout import alike, beginning, groups, viewed_index
 from layoutopt.problems.types import Block, Problem, Tile
 from layoutopt.study.check import check
@@ -24,6 +38,15 @@ class Part(Stages, frozen=True):
     # The result that it is of: the tile's, or that of all tiles that share its layout; None where the layout
     # was not solved for
     whole: Result | None = None
+
+    @property
+    def table(self) -> IntArray:
+        """Byte offset of every element in the first stage, in the tile's shape, from the block's start."""
+        tile = self.problem.tile
+        if isinstance(self.answer, Result):
+            return self.answer.table() + self.base_bytes
+        offsets = byte_table(offset_formula(self.answer, tile), tile)
+        return offsets.repeat(tile.packed).reshape(tile.shape) + self.base_bytes
 
 
 class Placed(Struct, frozen=True):
@@ -42,6 +65,56 @@ class Placed(Struct, frozen=True):
     def alone(self) -> bool:
         """Whether it is one tile by itself, and no block."""
         return not self.parts[0].tile
+
+
+def check_answer(problem: Problem | Block, gpu: Device, answer: Result | Arrangement) -> None:
+    """Check what an answer that was read says of a problem: what each access costs, and where tiles lie.
+
+    Raises:
+        ProblemFileError: it is no answer to this problem, or says what does not hold.
+    """
+    if isinstance(problem, Problem):
+        if isinstance(answer, Arrangement):
+            raise ProblemFileError("schema", "the answer is for several tiles, the problem has one")
+        if not isinstance(answer, Result):
+            raise ProblemFileError("", f"expected the result of solve, got {described(answer)}")
+        check_claims(problem, gpu, answer)
+        return
+    if not isinstance(answer, Arrangement):
+        raise ProblemFileError("schema", "the answer is for one tile, the problem has several")
+    if answer.problem != problem.name:
+        raise ProblemFileError("problem", f"the result is of {answer.problem!r}, not of {problem.name!r}")
+    if not answer.tiles:
+        return
+    problems = groups(problem)
+    names = [tuple(tile.name for tile in tiles) for tiles, _ in problems]
+    if [layout.tiles for layout in answer.tiles] != names:
+        raise ProblemFileError("tiles", f"expected layouts of {names}, in this order")
+    for k, ((_, shared), layout) in enumerate(zip(problems, answer.tiles, strict=True)):
+        with under(f"tiles[{k}].result"):
+            check_claims(shared, gpu, layout.result)
+        with under(f"tiles[{k}]"):
+            _check_places(problem, shared, layout)
+
+
+def _check_places(block: Block, shared: Problem, layout: PlacedTile) -> None:
+    """Check that every tile with this layout has the file's stages and enough bytes.
+
+    Args:
+        block: the file.
+        shared: the problem that the layout answers, whose tile is the largest with the smallest elements.
+        layout: the layout, and the places of the tiles that have it.
+    """
+    tiles = {tile.name: tile for tile in block.tiles}
+    offsets = layout.result.table().ravel()
+    for k, place in enumerate(layout.places):
+        tile = tiles[place.tile]
+        if place.stages != tile.stages:
+            raise ProblemFileError(f"places[{k}].stages", f"expected {tile.stages}, as the file has it")
+        count = tile.elements * tile.element_bits // shared.tile.element_bits
+        least = int(offsets[:count].max()) + shared.tile.storage.element_bytes
+        if place.bytes < least:
+            raise ProblemFileError(f"places[{k}].bytes", f"{place.tile} takes {least}, not {place.bytes}")
 
 
 def placed(problem: Problem | Block, gpu: Device, answer: Result | Arrangement | str) -> Placed:
@@ -64,22 +137,6 @@ def placed(problem: Problem | Block, gpu: Device, answer: Result | Arrangement |
     summary = f"{answer.bytes} bytes, {answer.excess} excess wavefronts; {answer.status}"
     size, alignment = answer.bytes, answer.alignment_bytes
     return Placed(problem.name, gpu, tuple(parts), size, alignment, summary, problem.overlay)
-
-
-def tables_of(asked: Problem | Block, answer: Result | Arrangement) -> IntArray | dict[str, IntArray]:
-    """Byte offset of every element, in the tile's shape; of several tiles by name, from the block's start."""
-    if isinstance(asked, Problem) or isinstance(answer, Result):
-        assert isinstance(answer, Result)
-        return answer.table()
-    tiles = {tile.name: tile for tile in asked.tiles}
-    tables = {}
-    for (_, shared), layout in zip(groups(asked), answer.tiles, strict=True):
-        offsets = layout.result.table().ravel()
-        for place in layout.places:
-            tile = tiles[place.tile]
-            own = offsets[:: tile.element_bits // shared.tile.element_bits][: tile.elements]
-            tables[place.tile] = own.reshape(tile.shape) + place.base_bytes
-    return tables
 
 
 def own_answer(result: Result, problem: Problem, whole: Tile) -> Result | str:

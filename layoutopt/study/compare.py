@@ -28,9 +28,9 @@ from layoutopt.search.block import solve
 from layoutopt.search.fronts import Unit, own_alignment, plan_of, units_of
 from layoutopt.search.packing import pack, rounded_up
 from layoutopt.search.proposal import of_tile
+from layoutopt.study.block import check_answer
 from layoutopt.study.check import check
 from layoutopt.study.comparison import Comparison, Row, TileOfRow, recommend, room
-from layoutopt.study.known import check_answer
 from layoutopt.study.rows import ALL, NOT_ALLOWED, TileRows
 
 # The rows that stand in for one that a tile does not have: that of its layout in use, else the best of all.

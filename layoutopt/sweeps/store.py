@@ -25,7 +25,7 @@ from layoutopt.files.templates import Value
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.answer import Arrangement, Method, Result
 from layoutopt.problems.types import Block, Problem, constrained
-from layoutopt.study.known import check_answer
+from layoutopt.study.block import check_answer
 from layoutopt.sweeps.task import DECIDED, ERROR, Outcome, digest, named
 
 _APPLICATION: Final = 0x4C594F50

@@ -24,8 +24,7 @@ from layoutopt.files.file import from_data
 from layoutopt.files.result_file import answer_from_data
 from layoutopt.hardware.devices import BANK_CONFLICTS, WAVEFRONTS, device
 from layoutopt.search.block import solve
-from layoutopt.study.block import placed, placed_in_use
-from layoutopt.study.known import check_answer
+from layoutopt.study.block import check_answer, placed, placed_in_use
 
 
 def test_code_has_constants_and_copies():

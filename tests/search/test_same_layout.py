@@ -15,8 +15,7 @@ from layoutopt.files.file import from_data
 from layoutopt.files.result_file import answer_from_data
 from layoutopt.hardware.devices import device
 from layoutopt.search.certify import certificate
-from layoutopt.study.block import placed, tables_of
-from layoutopt.study.known import check_answer
+from layoutopt.study.block import check_answer, placed
 
 GPU = device("sm_90")
 # Sums in f32 leave down the columns; halves arrive along the rows.
@@ -89,8 +88,7 @@ def test_tiles_side_by_side_have_one_formula_and_their_own_bytes():
     sizes = ((p.base_bytes, (p.stages - 1) * p.stage_bytes + p.answer.bytes) for p in parts.values())
     spans = sorted((base, base + size) for base, size in sizes)
     assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans))
-    given = tables_of(tile_set, found)
-    assert (given["B"] - given["A"] == 2 * twins.stage_bytes).all()
+    assert (parts["B"].table - parts["A"].table == 2 * twins.stage_bytes).all()
     assert rows_of(compare(tile_set, time_limit=10))["all"].bytes == found.bytes
 
 
