@@ -12,7 +12,7 @@ from layoutopt.cli.configured import configured
 from layoutopt.cli.files import InputPath, OutputPath
 from layoutopt.cli.kernel import LAUNCH, check_kernels, given_option, is_kernel, is_launches, launch_options
 from layoutopt.cli.options import form_options, time_limit_option
-from layoutopt.cli.output import tell
+from layoutopt.cli.output import form, tell
 from layoutopt.cli.several import problems_command
 from layoutopt.ground.budget import deadline
 
@@ -39,13 +39,12 @@ def _kernels(paths: tuple[Path, ...], options: dict[str, Any]) -> tuple[Path, ..
         if any(value not in (None, {}) for value in of_tiles.values()):
             raise click.UsageError(f"--offset, --table and --over are for tiles; {kernels[0]} is a kernel")
         how = {option: options[option] for option in (*_TOGETHER, "no_fix", "time_limit")}
-        how["form"] = "json" if options["as_json"] else how["form"]
         return check_kernels(kernels, {option: options[option] for option in LAUNCH}, **how)
     for path in paths:
         _check_kind(path)
     if (needless := given_option()) is not None:
         raise click.UsageError(f"{needless} is for kernels; {paths[0]} is none")
-    if options["form"] not in ("text", "json") or any(options[option] for option in _TOGETHER[1:]):
+    if form() not in ("text", "json") or any(options[option] for option in _TOGETHER):
         raise click.UsageError(f"--format, --html and --baseline are for kernels; {paths[0]} is none")
     return paths
 
@@ -69,7 +68,7 @@ def _check_kind(path: Path) -> None:
 
 _SOURCES = (".py", ".c", ".cc", ".cpp", ".cxx", ".cuh", ".h", ".hpp", ".hip")
 _MOST_NAMED = 5
-_TOGETHER = ("form", "html", "baseline", "update_baseline")
+_TOGETHER = ("html", "baseline", "update_baseline")
 _SECTIONS = {
     "Options for tiles": ("over", "device_file", "offset", "table"),
     "Options for kernels": (*LAUNCH, "cache", "html", "baseline", "update_baseline"),
@@ -84,15 +83,7 @@ _SECTIONS = {
     metavar="FILE",
     help="The layout: byte offsets as .npy, in the tile's shape.",
 )
-@form_options("Print the audit as one JSON object: --format json.", own=["--format"])
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json", "github", "sarif", "junit"]),
-    default="text",
-    show_default=True,
-    help="What to print; of tiles text or json.",
-)
+@form_options("Print the audit as one JSON object.", "github", "sarif", "junit")
 @click.option("--html", type=OutputPath(), metavar="FILE", help="Also write a page with all kernels.")
 @click.option(
     "--baseline",
@@ -110,8 +101,6 @@ def command(
     *,
     offset: str | None,
     table: Path | None,
-    as_json: bool,
-    form: str,
     no_fix: bool,
     time_limit: float,
     **_: Any,
@@ -154,5 +143,5 @@ def command(
         layout = read_offsets(table, problem.tile.shape, "--table")
     with deadline(time_limit):
         audit = check(problem, layout, target=gpu, mend=not no_fix)
-    tell(as_json or form == "json", audit.to_json, lambda: audit_report(problem, audit))
+    tell(audit.to_json, text=lambda: audit_report(problem, audit))
     return 0 if audit.status is AuditStatus.CONFLICT_FREE else 1

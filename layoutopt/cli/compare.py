@@ -7,18 +7,17 @@ from typing import TYPE_CHECKING
 import click
 
 from layoutopt.cli.options import form_options, store_option, time_limit_option
-from layoutopt.cli.output import end_progress, note, progress, say, say_json, terminal_width
+from layoutopt.cli.output import end_progress, note, progress, tell, terminal_width
 from layoutopt.cli.several import problems_command
 from layoutopt.hardware.machine import gpu_present
 
 if TYPE_CHECKING:
     from layoutopt.hardware.devices import Device
     from layoutopt.problems.types import Block, Problem
-    from layoutopt.study.comparison import Comparison
     from layoutopt.sweeps.store import Store
 
 
-@problems_command("compare", one_only=("as_csv",))
+@problems_command("compare", one_only=("csv",))
 @form_options("Print one JSON object.", "csv", "markdown")
 @click.option(
     "--run",
@@ -37,7 +36,6 @@ def command(
     offset: str | None,
     time_limit: float,
     store: Store | None,
-    **formed: bool,
 ) -> int:
     """Padding or swizzle? The best layout of each family, what it costs, and which to take.
 
@@ -49,10 +47,8 @@ def command(
     Example:
       layoutopt compare problems/basics/transpose_32x32_f32.json
     """
-    forms = [name for name, wanted in formed.items() if wanted]
-    if len(forms) > 1:
-        raise click.UsageError("--json, --csv and --markdown are forms of one answer; use one of them")
     from layoutopt.problems.types import Problem, constrained
+    from layoutopt.report import comparison_text
     from layoutopt.study.compare import compare
 
     if offset is not None:
@@ -72,21 +68,12 @@ def command(
         from layoutopt.codegen.passes import with_measured
 
         result = with_measured(problem, result, card, note)
-    return _printed(problem, result, forms)
-
-
-def _printed(problem: Problem | Block, result: Comparison, forms: list[str]) -> int:
-    """Print the rows; the exit code."""
-    from layoutopt.report import comparison_text
-
-    if "as_json" in forms:
-        say_json(result.to_json())
-    elif "as_csv" in forms:
-        say(comparison_text.csv_text(result))
-    elif forms:
-        say(comparison_text.markdown(problem, result))
-    else:
-        say(comparison_text.text(problem, result, min(comparison_text.MAX_WIDTH, terminal_width())))
+    tell(
+        result.to_json,
+        csv=lambda: comparison_text.csv_text(result),
+        markdown=lambda: comparison_text.markdown(problem, result),
+        text=lambda: comparison_text.text(problem, result, min(comparison_text.MAX_WIDTH, terminal_width())),
+    )
     if result.recommendation is None:
         return 3 if any(row.status == "unknown" for row in result.rows) else 1
     taken = next(row for row in result.rows if row.family == result.recommendation.family)

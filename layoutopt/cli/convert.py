@@ -8,7 +8,7 @@ import click
 
 from layoutopt.cli.files import FileCommand, InputPath, OutputPath, write_all
 from layoutopt.cli.options import device_file_option, form_options, more_devices
-from layoutopt.cli.output import say, say_json
+from layoutopt.cli.output import form, say, say_json
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground import json_data
 from layoutopt.ground.escape import identifier
@@ -30,7 +30,7 @@ MAX_TEXT_BYTES: Final = 64 << 20
     help="What comes after wavefronts.",
 )
 @device_file_option
-def command(problem: Path, as_json: bool, code: Path | None, minimise: str, device_file: Path | None) -> int:
+def command(problem: Path, code: Path | None, minimise: str, device_file: Path | None) -> int:
     """Find the instructions that move a tile from one register layout to another.
 
     PROBLEM is a file with tile, threads, target and convert: {"from": BASES, "to": BASES}, where BASES has a
@@ -55,7 +55,7 @@ def command(problem: Path, as_json: bool, code: Path | None, minimise: str, devi
     for data in questions:
         asked, found = convert_data(data, devices, "bytes" if minimise == "bytes" else "instructions")
         worst = max(worst, int(found.status == "infeasible"))
-        if as_json:
+        if form() == "json":
             say_json({"problem": asked.name} | found.to_json())
         else:
             texts.append(conversion_report(asked.name, found))

@@ -19,7 +19,7 @@ from msgspec import to_builtins
 
 from layoutopt.cli.files import FileCommand, InputPath
 from layoutopt.cli.options import device_file_option, form_options, more_devices
-from layoutopt.cli.output import say, tell
+from layoutopt.cli.output import form, say, tell
 from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.devices import DEFAULT_TARGET, Device, device
 
@@ -49,7 +49,6 @@ def command(
     device_file: Path | None,
     op: str | None,
     width_bytes: int | None,
-    as_json: bool,
 ) -> int:
     """Count the wavefronts of warp instructions whose addresses are known.
 
@@ -73,20 +72,20 @@ def command(
         except OSError as error:
             raise ProblemFileError("", f"cannot read {str(records)!r}: {error.strerror}") from None
         if head.startswith(b"\x93NUMPY"):
-            _count_npy(records, op, width_bytes, gpu, as_json)
+            _count_npy(records, op, width_bytes, gpu)
         elif op is not None or width_bytes is not None:
             raise click.UsageError("--op and --bytes go with a .npy table; JSON lines name their own op")
         else:
             read, held = _unpacked(file) if head.startswith(b"\x1f\x8b") else file.read1, str(records) != "-"
             out = stack.enter_context(tempfile.TemporaryFile("w+", encoding="ascii")) if held else sys.stdout
-            _count_lines(read, gpu, out if as_json else None)
+            _count_lines(read, gpu, out if form() == "json" else None)
             if held:
                 out.seek(0)
                 shutil.copyfileobj(out, sys.stdout)
     return 0
 
 
-def _count_npy(path: Path, op: str | None, width_bytes: int | None, device: Device, as_json: bool) -> None:
+def _count_npy(path: Path, op: str | None, width_bytes: int | None, device: Device) -> None:
     from layoutopt.engine.records import count_table
 
     if op is None:
@@ -94,7 +93,7 @@ def _count_npy(path: Path, op: str | None, width_bytes: int | None, device: Devi
     if str(path) == "-":
         raise click.UsageError("a .npy table is read from a file, not from standard input")
     totals = count_table(path, op, width_bytes, device)
-    tell(as_json, lambda: to_builtins(totals), lambda: _table([totals]))
+    tell(lambda: to_builtins(totals), text=lambda: _table([totals]))
 
 
 def _count_lines(read: Callable[[int], bytes], device: Device, out: TextIO | None) -> None:

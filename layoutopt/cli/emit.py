@@ -11,7 +11,7 @@ from msgspec.structs import asdict, replace
 from layoutopt.cli.answer import answer_of, answer_options
 from layoutopt.cli.files import FileCommand, OutputPath, write_all
 from layoutopt.cli.options import ProblemPath, form_options
-from layoutopt.cli.output import say_json
+from layoutopt.cli.output import form, say_json
 from layoutopt.codegen.registry import LANGUAGES
 from layoutopt.ground.escape import identifier, shown
 
@@ -54,14 +54,13 @@ def _identifier(ctx: click.Context, param: click.Parameter, name: str | None) ->
     "--self-test", is_flag=True, help="A whole CUDA program that tests itself on the GPU (cuda only)."
 )
 @answer_options
-@form_options("Print one JSON object that holds the code.", own=["-o"])
+@form_options("Print one JSON object that holds the code.", output=False)
 def command(
     file: Path,
     lang: str,
     output: Path | None,
     name: str | None,
     self_test: bool,
-    as_json: bool,
     **how: Any,
 ) -> int:
     """Print a layout as code: the offset, and for each access its address, hoisted out of its loops.
@@ -87,7 +86,7 @@ def command(
     text, data = _code(tiles, lang, name, self_test)
     if output is not None:
         write_all({output: text.encode()})
-    if as_json:
+    if form() == "json":
         say_json({**data, "code": text})
     elif output is None:
         click.echo(text, nl=False)

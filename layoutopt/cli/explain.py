@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @problems_command("explain")
 @form_options("Print the explanation as one JSON object.")
 @time_limit_option("Seconds for the search, and as many again for the questions after it.")
-def command(problem: Problem | Block, gpu: Device, *, as_json: bool, time_limit: float) -> int:
+def command(problem: Problem | Block, gpu: Device, *, time_limit: float) -> int:
     """Say why the best layout works, or why none is free of conflicts and what to give up.
 
     With several tiles, each is explained, and what it costs that they share the memory of a block.
@@ -35,7 +35,7 @@ def command(problem: Problem | Block, gpu: Device, *, as_json: bool, time_limit:
     from layoutopt.study.explain import explain
 
     explanation: Any = searching(partial(explain, problem, target=gpu), 2 * time_limit)
-    tell(as_json, explanation.to_json, lambda: explanation_report(problem, explanation))
+    tell(explanation.to_json, text=lambda: explanation_report(problem, explanation))
     if explanation.conflict_free:
         return 0
     return 1 if explanation.conflict_free is False or explanation.excess is not None else 3

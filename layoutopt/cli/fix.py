@@ -11,7 +11,7 @@ from msgspec import structs, to_builtins
 from layoutopt.cli.files import FileCommand, InputPath, write_all
 from layoutopt.cli.kernel import asked, launch_options
 from layoutopt.cli.options import added, form_options, time_limit_option
-from layoutopt.cli.output import note, say_diff, say_json
+from layoutopt.cli.output import form, note, say_diff, say_json
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget, deadline
 from layoutopt.ground.escape import shown
@@ -74,7 +74,6 @@ def command(
     write: bool,
     array: str | None,
     minimise: Any,
-    as_json: bool,
     time_limit: float,
     **launch: Any,
 ) -> int:
@@ -112,12 +111,12 @@ def command(
         write_all({Path(name): data for name, data in found.files.items()})
         for name in found.files:
             note(f"wrote {name}")
-    return _told(found, gpu, as_json, driver)
+    return _told(found, gpu, driver)
 
 
-def _told(found: SourceFix, gpu: Device, as_json: bool, driver: Driver | None) -> int:
+def _told(found: SourceFix, gpu: Device, driver: Driver | None) -> int:
     """Print the diff and what it does; the exit code."""
-    if as_json:
+    if form() == "json":
         told = fix_data(found)
         say_json({"schema": "layoutopt.fix/1", "diff": found.diff, "verified": bool(found.files)} | told)
     else:

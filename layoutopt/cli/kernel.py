@@ -17,7 +17,7 @@ from msgspec import structs, to_builtins
 
 from layoutopt.cli.files import TextOrFile, reads, typed_arguments, write_all
 from layoutopt.cli.options import Extents, added, pairs
-from layoutopt.cli.output import UNDECIDED, USAGE_ERROR, end_progress, progress, say, say_json
+from layoutopt.cli.output import UNDECIDED, USAGE_ERROR, end_progress, form, progress, say, say_json
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground import json_data
 from layoutopt.ground.escape import shown
@@ -150,7 +150,6 @@ def check_kernels(
     paths: Sequence[Path],
     options: dict[str, Any],
     *,
-    form: str,
     html: Path | None,
     baseline: Path | None,
     update_baseline: bool,
@@ -169,7 +168,7 @@ def check_kernels(
     together = [path for path in paths if is_launches(path)]
     if together and (needless := given_option()) is not None:
         raise click.UsageError(f"{needless} is for a kernel; {together[0]} says what is launched")
-    if together or form not in ("text", "json") or html is not None or baseline is not None:
+    if together or form() not in ("text", "json") or html is not None or baseline is not None:
         launches = [LaunchOptions(file=str(path), **options) for path in paths if path not in together]
         recorded = [read_launches(path) for path in together]
         launches += [one for file in recorded for one in file.launches]
@@ -184,12 +183,12 @@ def check_kernels(
         missed = sum((file.missed for file in recorded), NOTHING_MISSED)
         found = check_launches(launches, time_limit, not no_fix, progress("check"), missed)
         end_progress()
-        return _told_together(found, form, html, baseline, known)
+        return _told_together(found, html, baseline, known)
     codes = []
     for number, path in enumerate(paths):
         done = check_launch(LaunchOptions(file=str(path), **options), time_limit, not no_fix)
         assert done.report is not None
-        if form == "json":
+        if form() == "json":
             say_json(launch_data(done))
         else:
             say(("\n" if number else "") + _launch_text(done, len(paths) == 1))
@@ -236,9 +235,9 @@ def launch_data(done: CheckedLaunch) -> dict[str, Any]:
 
 
 def _told_together(
-    found: Application, form: str, html: Path | None, baseline: Path | None, known: Baseline | None
+    found: Application, html: Path | None, baseline: Path | None, known: Baseline | None
 ) -> int:
-    """Print an application in a form, write its files; the exit code."""
+    """Print an application, write its files; the exit code."""
     from layoutopt.report.annotations import FORMATS
     from layoutopt.report.launches_page import launches_page
     from layoutopt.report.launches_text import application_report
@@ -256,19 +255,19 @@ def _told_together(
     if html is not None:
         outputs[html] = launches_page(found).encode()
     write_all(outputs)
-    if form == "json":
+    if form() == "json":
         data = found.to_json() | {"kernels": [
             launch_data(one) | {"launches": one.launch.launches} for one in found.kernels
         ], "fixes": to_builtins(found.fixes)}  # fmt: skip
         say_json(data if more is None else data | {"worse_than_baseline": more})
-    elif form == "text":
+    elif form() == "text":
         said = [
             f"  {key}: {now:,} bank conflicts, {before:,} in the baseline"
             for key, (before, now) in (more or {}).items()
         ]
         say(application_report(found) + "".join(f"{line}\n" for line in ["", *said] if said))
     else:
-        say(FORMATS[form](found if more is None else only(found, more)))
+        say(FORMATS[form()](found if more is None else only(found, more)))
     if failed:
         return USAGE_ERROR
     return _code(found.kernels) if more is None else int(bool(more))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from layoutopt.cli.files import ANSWER_FILE, STANDARD_INPUT, InputPath, OutputPath
+from layoutopt.cli.output import FORM
 from layoutopt.ground.budget import DEFAULT_SECONDS
 from layoutopt.ground.escape import shown
 
@@ -130,47 +131,45 @@ workers_option = click.option(
 )
 
 
-def form_options(
-    text: str = "Print one JSON object.", *more: str, own: Sequence[str] = ()
-) -> Callable[[Command], Command]:
-    """Add what every answer has: `-o`, `--format`, and for each form but text a flag, such as `as_json`.
-
-    Args:
-        text: the help of `--json`.
-        more: forms beside text and JSON.
-        own: those of `-o` and `--format` that the command has by itself.
-    """
-    forms = ("json", *more)
-    flags = (
-        click.option(f"--{form}", f"as_{form}", is_flag=True, callback=_flag, help=_FLAGS.get(form, text))
-        for form in forms
-    )
-    format_option = click.option(
-        "--format", "form", type=click.Choice(["text", *forms]), callback=_form, is_eager=True,
-        expose_value=False, help="What to print  [default: text]",
-    )  # fmt: skip
-    shared = {"-o": output_option, "--format": format_option}
-    return added(*(option for name, option in shared.items() if name not in own), *flags)
-
-
-_FORM: Final = f"{__name__}.form"
-_FLAGS: Final = {"csv": "Print comma-separated values.", "markdown": "Print a Markdown table."}
 output_option = click.option(
     "-o", "--output", ANSWER_FILE, type=OutputPath(or_print=True), metavar="FILE",
     help="Write the output to this file.",
 )  # fmt: skip
+_FLAGS: Final = {"csv": "Print comma-separated values.", "markdown": "Print a Markdown table."}
 
 
-def _form(ctx: click.Context, _: click.Parameter, form: str | None) -> None:
-    ctx.meta[_FORM] = form
+def form_options(
+    text: str = "Print one JSON object.", *more: str, output: bool = True
+) -> Callable[[Command], Command]:
+    """Add what every answer has: `-o`, `--format`, and flags such as `--json`. `tell` prints in that form.
+
+    Args:
+        text: the help of `--json`.
+        more: forms beside text and JSON; those of `_FLAGS` have a flag, too.
+        output: whether to add `-o`, which some commands have by themselves.
+    """
+    flags = {"json": text, **{form: help for form, help in _FLAGS.items() if form in more}}
+    format_option = click.option(
+        "--format", type=click.Choice(["text", "json", *more]), callback=_form, expose_value=False,
+        help="What to print  [default: text]",
+    )  # fmt: skip
+    return added(
+        *([output_option] if output else []),
+        format_option,
+        *(
+            click.option(f"--{form}", is_flag=True, callback=_form, expose_value=False, help=said)
+            for form, said in flags.items()
+        ),
+    )
 
 
-def _flag(ctx: click.Context, param: click.Parameter, given: bool) -> bool:
-    """Whether a form is asked for, by its flag or by --format."""
-    form, own = ctx.meta.get(_FORM), str(param.name).removeprefix("as_")
-    if given and form not in (None, own):
-        raise click.UsageError(f"--{own} and --format {form} are forms of one answer; use one of them")
-    return given or form == own
+def _form(ctx: click.Context, param: click.Parameter, given: str | bool | None) -> None:
+    """Keep the form that an option asks for, which another one must not ask otherwise."""
+    if given:
+        form, option = (given, f"--format {given}") if isinstance(given, str) else (param.name, param.opts[0])
+        asked, before = ctx.meta.setdefault(FORM, (form, option))
+        if asked != form:
+            raise click.UsageError(f"{before} and {option} are forms of one answer; use one of them")
 
 
 class Commands(click.Group):

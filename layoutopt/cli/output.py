@@ -21,6 +21,8 @@ USAGE_ERROR: Final = 2
 UNDECIDED: Final = 3
 INTERRUPTED: Final = 130
 MAX_LINE_CHARACTERS: Final = 600
+FORM: Final = f"{__name__}.form"
+"""Of what the command prints: what was asked for, and by which option."""
 FAILURES: Final = (LayoutoptError, MemoryError, OutOfTime, click.ClickException)
 
 
@@ -34,12 +36,18 @@ def say_json(data: Any) -> None:
     click.echo(json.dumps(data))
 
 
-def tell(as_json: bool, data: Callable[[], Any], text: Callable[[], str]) -> None:
-    """Print an answer as one JSON object, or as a report."""
-    if as_json:
+def form() -> str:
+    """The form in which the command that runs shall answer: text, json or another that it has."""
+    asked: str = click.get_current_context().meta.get(FORM, ("text", ""))[0]
+    return asked
+
+
+def tell(data: Callable[[], Any], **texts: Callable[[], str]) -> None:
+    """Print an answer in the form asked for: as one JSON object, or as the text of that form."""
+    if form() == "json":
         say_json(data())
     else:
-        say(text())
+        say(texts[form()]())
 
 
 def say_file(text: str) -> None:

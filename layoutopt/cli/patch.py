@@ -33,7 +33,7 @@ _NO_PTX: Final = (".cubin", ".fatbin", ".o", ".cu", ".sass")
 @click.option(
     "--result", type=InputPath(), metavar="R.json", help="Put in the layout that solve --json printed."
 )
-@form_options("Print what changed as one JSON object.", own=["-o"])
+@form_options("Print what changed as one JSON object.", output=False)
 @change_options
 def command(
     kernel: Path,
@@ -42,7 +42,6 @@ def command(
     run: bool,
     array: str | None,
     minimise: Any,
-    as_json: bool,
     time_limit: float,
     **launch: Any,
 ) -> int:
@@ -79,11 +78,8 @@ def command(
         request = Request(with_memory(planned, options), gpu, array, minimise, options.max_steps, driver)
         found = fix(code, program, request, search)
     write_all({output: next(iter(found.after.files.values()))})
-    tell(
-        as_json,
-        lambda: {"schema": "layoutopt.patch/1"} | fix_data(found),
-        lambda: fix_report(found, gpu, driver),
-    )
+    data = {"schema": "layoutopt.patch/1"} | fix_data(found)
+    tell(lambda: data, text=lambda: fix_report(found, gpu, driver))
     return conflicts_remain(found)
 
 

@@ -8,7 +8,7 @@ import click
 
 from layoutopt.cli.files import FileCommand
 from layoutopt.cli.options import ProblemPath, form_options
-from layoutopt.cli.output import say, say_file, say_json
+from layoutopt.cli.output import form, say, say_file, say_json
 from layoutopt.ground.json_data import parse
 
 
@@ -32,7 +32,7 @@ class Catalogue(TypedDict):
 @click.argument("problem", required=False, type=ProblemPath())
 @click.option("--expanded", is_flag=True, help="Write fragments and copies out as index expressions.")
 @form_options()
-def command(problem: Path | None, expanded: bool, as_json: bool) -> int:
+def command(problem: Path | None, expanded: bool) -> int:
     """List the problems that ship with layoutopt, or print one of them.
 
     Without PROBLEM it is a list of names, which every command takes in the place of a file. PROBLEM is one of
@@ -46,15 +46,15 @@ def command(problem: Path | None, expanded: bool, as_json: bool) -> int:
       layoutopt problems tile.json --expanded
     """
     if problem is not None:
-        _print(problem, expanded, as_json)
+        _print(problem, expanded)
     elif expanded:
         raise click.UsageError("--expanded needs a problem")
     else:
-        _list(as_json)
+        _list()
     return 0
 
 
-def _print(problem: Path, expanded: bool, as_json: bool) -> None:
+def _print(problem: Path, expanded: bool) -> None:
     from layoutopt.files.file import from_data, read, written_out
     from layoutopt.files.templates import single
     from layoutopt.problems.text import problem_text
@@ -64,13 +64,13 @@ def _print(problem: Path, expanded: bool, as_json: bool) -> None:
     from_data(data)
     if expanded:
         data = written_out(single(data))
-    if as_json:
+    if form() == "json":
         say_json(data)
     else:
         say_file(problem_text(data) if expanded else text.decode("utf-8-sig"))
 
 
-def _list(as_json: bool) -> None:
+def _list() -> None:
     from layoutopt.files.catalogue import short_names
 
     rows: list[Listed] = []
@@ -79,7 +79,7 @@ def _list(as_json: bool) -> None:
         tile = f"{len(data['tiles'])} tiles" if "tiles" in data else _tile(data["tile"])
         notes = data.get("notes", "").partition(". ")[0].rstrip(".")
         rows.append({"name": name, "tile": tile, "target": data.get("target", "sm_90"), "notes": notes})
-    if as_json:
+    if form() == "json":
         say_json({"schema": "layoutopt.problems/1", "problems": rows})
         return
     wide, most = max(len(row["name"]) for row in rows), max(len(row["tile"]) for row in rows)

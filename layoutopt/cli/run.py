@@ -9,7 +9,7 @@ import msgspec
 from layoutopt.cli.answer import answer_of, answer_options
 from layoutopt.cli.files import FileCommand
 from layoutopt.cli.options import ProblemPath, form_options
-from layoutopt.cli.output import note, say, say_json
+from layoutopt.cli.output import form, note, say, say_json
 from layoutopt.ground.json_data import Versioned
 from layoutopt.hardware import machine
 from layoutopt.hardware.devices import BANK_CONFLICTS, WAVEFRONTS, Device, device
@@ -42,7 +42,7 @@ class RanBlock(Versioned, frozen=True):
 @click.argument("file", type=ProblemPath())
 @answer_options
 @form_options()
-def command(file: Path, as_json: bool, **how: Any) -> int:
+def command(file: Path, **how: Any) -> int:
     """Run a layout's code on the GPU: values, profiler counters and cycles, beside what was predicted.
 
     It checks one layout, access by access; `compare --run` times whole passes of the layouts to choose from.
@@ -57,17 +57,17 @@ def command(file: Path, as_json: bool, **how: Any) -> int:
     """
     tiles = answer_of(file, **how, before_search=machine.gpu_present)
     card = machine.gpu_present()
-    found = [_run(part.problem, tiles.device, part.answer, card, as_json) for part in tiles.parts]
+    found = [_run(part.problem, tiles.device, part.answer, card) for part in tiles.parts]
     agrees = all(one.agrees for one in found)
-    if as_json and tiles.alone:
+    if form() == "json" and tiles.alone:
         say_json(found[0].to_json())
-    elif as_json:
+    elif form() == "json":
         each = [{"tile": part.tile, **one.to_json()} for part, one in zip(tiles.parts, found, strict=True)]
         say_json(RanBlock(tiles.name, each, agrees).to_json())
     return 0 if agrees else 1
 
 
-def _run(problem: Problem, target: Device, answer: Result | str, card: Gpu, as_json: bool) -> Ran:
+def _run(problem: Problem, target: Device, answer: Result | str, card: Gpu) -> Ran:
     """Run the layout of one tile and print the table unless JSON is wanted."""
     from layoutopt.codegen.languages import run_plan
     from layoutopt.codegen.selftest import program
@@ -82,7 +82,7 @@ def _run(problem: Problem, target: Device, answer: Result | str, card: Gpu, as_j
     distinct, runs = machine.run(program(planned), expected, card)
     good = distinct and all(r.agrees for r in runs)
     name = planned.problem.name
-    if not as_json:
+    if form() == "text":
         say(_table(name, card, distinct, runs, good))
     return Ran(name, msgspec.to_builtins(card), distinct, msgspec.to_builtins(runs), good)
 

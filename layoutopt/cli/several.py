@@ -20,7 +20,7 @@ import click
 from layoutopt.cli.files import FileCommand
 from layoutopt.cli.interrupt import stopped
 from layoutopt.cli.options import ProblemPath, device_file_option, pairs, problem_device
-from layoutopt.cli.output import FAILURES, failure, fault, note, one_line, say
+from layoutopt.cli.output import FAILURES, failure, fault, form, note, one_line, say
 from layoutopt.ground.escape import writable
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ def problems_command(
     It prints the answer, and gives its exit code.
 
     Args:
-        name: of the command, which has --json among its options.
-        one_only: options whose values make no sense for several problems.
+        name: of the command, which has `form_options`.
+        one_only: options and forms that make no sense for several problems.
         before: called with the paths, of which there may be none, and all options, which it may change; gives
             the problems to answer, or the exit code where it has answered.
         sections: as for `FileCommand`.
@@ -60,10 +60,9 @@ def problems_command(
             if isinstance(paths, int):
                 return paths
             over, device_file = options.pop("over"), options.pop("device_file")
-            one = next((option for option in one_only if options[option]), None)
+            one = next((option for option in one_only if options.get(option) or form() == option), None)
             found = _inputs(paths, over, one)
-            work = functools.partial(answer, **options)
-            return _answer_each(found, paths, work, options["as_json"], device_file)
+            return _answer_each(found, paths, functools.partial(answer, **options), device_file)
 
         arguments = click.argument("problems", type=ProblemPath(), nargs=-1, required=before is None)
         return click.command(name, cls=FileCommand, sections=sections)(
@@ -107,18 +106,17 @@ def _inputs(
         return found
     begun = list(itertools.islice(found, 2))
     if len(begun) > 1:
-        option = f"--{one_only.removeprefix('as_')}"
-        raise click.UsageError(f"{option}: one problem is expected, and there are several")
+        raise click.UsageError(f"--{one_only}: one problem is expected, and there are several")
     return iter(begun)
 
 
 def _answer_each(
-    found: Iterable[Input], paths: Sequence[Path], answer: Answer, as_json: bool, device_file: Path | None
+    found: Iterable[Input], paths: Sequence[Path], answer: Answer, device_file: Path | None
 ) -> int:
     """Answer every problem of these paths; the worst exit code. With JSON, the summary goes to stderr."""
     codes: Counter[int] = Counter()
     for item in found:
-        if codes and not as_json:
+        if codes and form() != "json":
             say("\n")
         alone = [item.label] == [writable(str(path)) for path in paths]
         if alone:
@@ -129,7 +127,7 @@ def _answer_each(
     if codes.total() > 1:
         counts = ", ".join(f"{codes[code]:,} {text}" for code, text in _MEANINGS.items() if codes[code])
         line = f"{codes.total():,} problems: {counts}"
-        if as_json:
+        if form() == "json":
             note(line)
         else:
             say(f"\n{line}\n")

@@ -18,7 +18,7 @@ from layoutopt.cli.options import (
     problem_device,
     time_limit_option,
 )
-from layoutopt.cli.output import say_json
+from layoutopt.cli.output import form, say_json
 from layoutopt.ground.escape import shown
 from layoutopt.ground.json_data import Versioned
 
@@ -91,7 +91,6 @@ def command(
     width: int | None,
     svg: Path | None,
     html: Path | None,
-    as_json: bool,
     device_file: Path | None,
     **where: Any,
 ) -> int:
@@ -121,7 +120,7 @@ def command(
 
         outputs[html] = page(found, colour_by).encode()
     write_all(outputs)
-    if as_json:
+    if form() == "json":
         drawn, access = found.case.problem, found.case.problem.accesses[found.chosen.access]
         named = drawn.name, found.case.device.name, access.name, access.op
         pictures = [drawn.to_json() for drawn in found.pictures()]

@@ -14,7 +14,7 @@ import click
 from layoutopt.cli.files import OutputPath, write_all
 from layoutopt.cli.interrupt import searching, stopped
 from layoutopt.cli.options import form_options, store_option, time_limit_option, workers_option
-from layoutopt.cli.output import note, say, say_json
+from layoutopt.cli.output import note, tell
 from layoutopt.cli.several import problems_command, typed
 from layoutopt.codegen.registry import LANGUAGES
 from layoutopt.hardware.devices import Device
@@ -139,7 +139,6 @@ def _write(
     gpu: Device,
     seconds: float,
     *,
-    as_json: bool,
     table: Path | None,
     code: Path | None,
     certificate: Path | None,
@@ -162,12 +161,9 @@ def _write(
 
         outputs[certificate] = json.dumps(supports(problem, gpu, found)).encode() + b"\n"
     write_all(outputs)
-    if as_json:
-        say_json(found.to_json())
-        return
     from layoutopt.report.text import report
 
-    say(report(problem, found, seconds) + _next(found, gpu, code))
+    tell(found.to_json, text=lambda: report(problem, found, seconds) + _next(found, gpu, code))
 
 
 def _next(found: Result | Arrangement, gpu: Device, code: Path | None) -> str:

@@ -53,7 +53,7 @@ _NAMED: Final = 20
     metavar="FILE",
     help="Write a .parquet, .csv, .json, .cuh or .h.",
 )
-@form_options("Print the report as one JSON object.", own=["-o"])
+@form_options("Print the report as one JSON object.", output=False)
 def command(
     problems: tuple[Path, ...],
     over: dict[str, tuple[Value, ...]],
@@ -66,7 +66,6 @@ def command(
     device_file: Path | None,
     report: Path | None,
     export: Path | None,
-    as_json: bool,
 ) -> int:
     """Solve many problems, on all cores or a cluster, into a store that a later call continues.
 
@@ -91,7 +90,7 @@ def command(
         raise click.UsageError("--report solves nothing; leave out the problems and -o")
     if not problems:
         with Store(path, write=False) as store:
-            _report(store, export, as_json, {})
+            _report(store, export, {})
         return 0
     if workers is not None and scheduler is not None:
         raise click.UsageError("--workers are of this machine, --scheduler of a cluster; use one of them")
@@ -110,7 +109,7 @@ def command(
     with sweep(*sources(problems), store=path, over=over, progress=told, **asked) as done:
         end_progress()
         _tell(done)
-        _report(done.store, export, as_json, _numbers(done))
+        _report(done.store, export, _numbers(done))
         codes = {"infeasible": 1, "error": USAGE_ERROR, "unknown": 3, "missing": 3}
         worst = [codes.get(status, 1 if conflicts else 0) for status, conflicts in done.outcomes]
         return max([*worst, USAGE_ERROR if done.wrong else 0])
@@ -141,7 +140,7 @@ def _numbers(done: Sweep) -> dict[str, Any]:
     }
 
 
-def _report(store: Store, export: Path | None, as_json: bool, more: dict[str, Any]) -> None:
+def _report(store: Store, export: Path | None, more: dict[str, Any]) -> None:
     """Write the export and print the report."""
     from layoutopt.sweeps.export import EXPORTS
     from layoutopt.sweeps.report import summary_of, text_of
@@ -149,4 +148,4 @@ def _report(store: Store, export: Path | None, as_json: bool, more: dict[str, An
     found = summary_of(store)
     if export is not None:
         write_all({export: partial(EXPORTS[export.suffix], store, export.stem)})
-    tell(as_json, lambda: vars(found) | more, lambda: text_of(found))
+    tell(lambda: vars(found) | more, text=lambda: text_of(found))

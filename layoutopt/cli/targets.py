@@ -46,7 +46,7 @@ class Detail(Target):
 @click.argument("target", required=False)
 @device_file_option
 @form_options()
-def command(target: str | None, device_file: Path | None, as_json: bool) -> int:
+def command(target: str | None, device_file: Path | None) -> int:
     """List the GPUs that layoutopt knows, or show how one of them serves its instructions.
 
     TARGET is a name or an alias, such as sm_90, ada or mi300x.
@@ -69,11 +69,11 @@ def command(target: str | None, device_file: Path | None, as_json: bool) -> int:
             rules.setdefault(rule, []).append(access)
         served = [_served(rule, accesses) for rule, accesses in rules.items()]
         data = {"schema": "layoutopt.target/1", **fields(gpu, Detail), "instructions": served}
-        tell(as_json, lambda: data, lambda: _pictures(gpu, rules))
+        tell(lambda: data, text=lambda: _pictures(gpu, rules))
         return 0
     known = (*more, *devices())
     data = {"schema": "layoutopt.targets/1", "targets": [fields(gpu, Target) for gpu in known]}
-    tell(as_json, lambda: data, lambda: _list(known))
+    tell(lambda: data, text=lambda: _list(known))
     return 0
 
 
