@@ -17,7 +17,6 @@ from layoutopt.ground.budget import Budget, deadline
 from layoutopt.ground.escape import shown
 
 if TYPE_CHECKING:
-    from layoutopt.hardware.devices import Device
     from layoutopt.hardware.driver import Driver
     from layoutopt.kernels.launches import LaunchOptions
     from layoutopt.study.source_fix import SourceFix
@@ -111,11 +110,6 @@ def command(
         write_all({Path(name): data for name, data in found.files.items()})
         for name in found.files:
             note(f"wrote {name}")
-    return _told(found, gpu, driver)
-
-
-def _told(found: SourceFix, gpu: Device, driver: Driver | None) -> int:
-    """Print the diff and what it does; the exit code."""
     if form() == "json":
         told = fix_data(found)
         say_json({"schema": "layoutopt.fix/1", "diff": found.diff, "verified": bool(found.files)} | told)
@@ -123,7 +117,7 @@ def _told(found: SourceFix, gpu: Device, driver: Driver | None) -> int:
         from layoutopt.report.fix_text import fix_report
 
         say_diff(found.diff)
-        note(fix_report(found, gpu, driver).rstrip("\n"))
+        note(fix_report(found, driver).rstrip("\n"))
     return conflicts_remain(found)
 
 

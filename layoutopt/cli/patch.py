@@ -79,7 +79,7 @@ def command(
         found = fix(code, program, request, search)
     write_all({output: next(iter(found.after.files.values()))})
     data = {"schema": "layoutopt.patch/1"} | fix_data(found)
-    tell(lambda: data, text=lambda: fix_report(found, gpu, driver))
+    tell(lambda: data, text=lambda: fix_report(found, driver))
     return conflicts_remain(found)
 
 

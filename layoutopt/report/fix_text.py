@@ -1,12 +1,11 @@
 """What a change of layouts does, for people: arrays, totals and resources before and after."""
 
-from layoutopt.hardware.devices import Device
 from layoutopt.hardware.driver import Driver
 from layoutopt.report.text import columns
 from layoutopt.study.source_fix import SourceFix
 
 
-def fix_report(found: SourceFix, gpu: Device, driver: Driver | None = None) -> str:
+def fix_report(found: SourceFix, driver: Driver | None = None) -> str:
     """The report; totals are those of both machine codes, times those of a GPU."""
     old, new, (before, after) = found.before, found.after, found.totals
     lines = [f"{old.program.title}  ({old.program.target})", ""]
@@ -20,7 +19,7 @@ def fix_report(found: SourceFix, gpu: Device, driver: Driver | None = None) -> s
         ("instructions of a block", f"{old.followed.issued:,}", f"{new.followed.issued:,}"),
         ("registers of a thread", f"{old.program.registers}", f"{new.program.registers}"),
         ("shared bytes of a block", f"{old.shared_bytes:,}", f"{new.shared_bytes:,}"),
-        ("resident blocks", f"{old.blocks_per_sm(gpu)}", f"{new.blocks_per_sm(gpu)}"),
+        ("resident blocks", f"{old.blocks_per_sm}", f"{new.blocks_per_sm}"),
     ]
     if (race := found.race) is not None:
         old_time, new_time = (f"{1e6 * taken:,.1f}" for taken in race.seconds)

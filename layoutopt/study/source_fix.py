@@ -11,7 +11,7 @@ import io
 import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Final, Literal, NamedTuple
@@ -69,6 +69,10 @@ class Request(Struct, frozen=True):
     minimise: Minimise = "time"  # of the changes that are right, which is taken
     most_steps: int = 1_000_000  # of an evaluation
     driver: Driver | None = None  # of the GPU that times what is changed; None to estimate
+
+    def evaluated(self, program: Program, launch: Launch) -> Evaluation:
+        """What a launch of a program does."""
+        return evaluate(program, launch, self.gpu, most_steps=self.most_steps)
 
 
 class FixedArray(Struct, frozen=True):
@@ -134,23 +138,28 @@ class Version:
             self._reached[array] = footprint(self.followed.evaluation, array)
         return self._reached[array]
 
-    def blocks_per_sm(self, gpu: Device) -> int | None:
+    @property
+    def blocks_per_sm(self) -> int | None:
         """Resident blocks; None where the chip's limits are not known."""
-        target, threads = self.program.target.rstrip("af"), self.evaluation.launch.threads
-        found = occupancy(self.shared_bytes, 16, threads, gpu, target, registers=self.program.registers)
-        return found.blocks if found is not None else None
+        program, launch = self.program, self.evaluation.launch
+        fits = occupancy(
+            self.shared_bytes, 16, launch.threads, self.evaluation.gpu, program.target.rstrip("af"),
+            registers=program.registers,
+        )  # fmt: skip
+        return fits.blocks if fits is not None else None
 
     @property
     def time(self) -> float:
-        """Of the time before, on a GPU; else what is estimated."""
-        return self.race.ratio if self.race is not None else self.cycles(self.evaluation.gpu)
+        """Of the time before, on a GPU; else `cycles`."""
+        return self.race.ratio if self.race is not None else self.cycles
 
-    def cycles(self, gpu: Device) -> float:
+    @property
+    def cycles(self) -> float:
         """A multiprocessor's, estimated, for a block among those that fit."""
-        blocks = self.blocks_per_sm(gpu)
+        blocks = self.blocks_per_sm
         memory = Memory(self.wavefronts / self.evaluation.launch.blocks, 0, 0)
         terms = Terms((memory,), instructions=self.followed.issued)
-        return math.inf if blocks == 0 else terms.time(timing_of(gpu)[0], blocks)
+        return math.inf if blocks == 0 else terms.time(timing_of(self.evaluation.gpu)[0], blocks)
 
 
 class SourceFix(Struct, frozen=True):
@@ -203,7 +212,7 @@ def fix(code: Code, program: Program, request: Request, search: Budget | None = 
         ProblemFileError: the launch cannot be evaluated, or there is no such array.
         OutOfTime: the budget in force ends before the code as it is has been evaluated.
     """
-    evaluation = evaluate(program, request.launch, request.gpu, most_steps=request.most_steps)
+    evaluation = request.evaluated(program, request.launch)
     first = now = Version(code.files(), evaluation, code.compiled(None), 4 * request.most_steps)
     arrays = []
     search = search or Budget()
@@ -294,8 +303,13 @@ class _Candidate(NamedTuple):
     """An array to change."""
 
     key: str  # its name in `arrays_of`
-    part: Array | None  # the array, where it is carved out of dynamic memory
-    always_reported: bool  # it is in the report also where it stays as it is
+    part: Array | None = None  # the array, where it is carved out of dynamic memory
+    always_reported: bool = True  # it is in the report also where it stays as it is
+
+    @property
+    def name(self) -> str:
+        """As users name it."""
+        return self.part.name if self.part is not None else self.key
 
 
 def _conflicts(evaluation: Evaluation, array: Array) -> int:
@@ -313,24 +327,22 @@ def _arrays_to_change(code: Code, version: Version, request: Request) -> list[_C
         ProblemFileError: there is no array of the name asked for.
     """
     arrays = arrays_of(version.evaluation)
-    parts = carved(version.evaluation, arrays[DYNAMIC]) if code.moves_parts and DYNAMIC in arrays else []
-    by_name = {part.name: _Candidate(DYNAMIC, part, True) for part in parts[::-1]}
-    by_name |= {name: _Candidate(name, None, True) for name in arrays if name != DYNAMIC or not parts}
+    carved_out = carved(version.evaluation, arrays[DYNAMIC]) if code.moves_parts and DYNAMIC in arrays else []
+    parts = [_Candidate(DYNAMIC, part) for part in reversed(carved_out)]
+    wholes = [_Candidate(name) for name in arrays if name != DYNAMIC or not parts]
     if request.array is not None:
-        is_dynamic = request.array not in by_name and request.array in code.dynamic_names()
-        candidates = by_name.items()
-        asked = [c for name, c in candidates if name == request.array or (is_dynamic and c.key == DYNAMIC)]
+        names = [candidate.name for candidate in (*parts, *wholes)]
+        key = DYNAMIC if request.array not in names and request.array in code.dynamic_names() else None
+        asked = [c for c in (*parts, *wholes) if c.name == request.array or c.key == key]
         if not asked:
-            names = ", ".join(by_name) or "none"
-            raise ProblemFileError("--array", f"expected one of the arrays ({names}), got {request.array!r}")
+            known = ", ".join(names) or "none"
+            raise ProblemFileError("--array", f"expected one of the arrays ({known}), got {request.array!r}")
         return asked
-    conflicts = {c: _conflicts(version.evaluation, c.part or arrays[c.key]) for c in by_name.values()}
-    ranked = sorted(conflicts, key=lambda c: (c.part is None, c.part is None and -conflicts[c]))
-    return [
-        c._replace(always_reported=conflicts[c] > 0)
-        for c in ranked
-        if conflicts[c] > 0 or not code.moves_parts
-    ]
+    conflicts = {c: _conflicts(version.evaluation, c.part or arrays[c.key]) for c in (*parts, *wholes)}
+    ranked = [*parts, *sorted(wholes, key=lambda c: -conflicts[c])]
+    if code.moves_parts:
+        ranked = [c for c in ranked if conflicts[c] > 0]
+    return [c._replace(always_reported=conflicts[c] > 0) for c in ranked]
 
 
 # Layouts --------------------------------------------------------------------------------------------
@@ -346,49 +358,25 @@ class _ArrayFix(NamedTuple):
     request: Request  # how the kernel is launched, and what is wanted
 
     def best(self, search: Budget) -> tuple[FixedArray, Version]:
-        """What became of the array, and the version with its best change that is right, else `now`.
-
-        Changes are compiled in the order of the wavefronts expected of them, until time ends the search.
-        """
-        now, array, minimise = self.now, self.array, self.request.minimise
+        """What became of the array, and the version with its best change that is right, else `now`."""
+        now, array = self.now, self.array
         stays = FixedArray(array.name, None, "", array.size, array.size)
         used = next((u for u in used_arrays(now.evaluation) if u.array.start == array.start), None)
         reason = moved_by_itself(now.evaluation, used) if used is not None else None
+        if reason is None and (now.footprint(array) is None or now.followed.evaluation.ended):
+            why = "; ".join(now.followed.evaluation.doubts) or "too much is executed to be compared"
+            reason = f"not all that threads do to it is known: {why}"
         if reason is not None:
             return replace(stays, reason=reason), now
-        if now.footprint(array) is None or now.followed.evaluation.ended:
-            why = "; ".join(now.followed.evaluation.doubts) or "too much is executed to be compared"
-            return replace(stays, reason=f"not all that threads do to it is known: {why}"), now
         best: tuple[Plan, Version] | None = None
         reasons: list[str] = []
-        longest = 0.0  # seconds that a plan took to compile and check
         try:
             # Each gets what is left then: compilers stop the clock of a part alone.
             with spending(search.at_most(None)):
                 name, plans, reasons = self.code.plans(now.files, now.evaluation, array, self.request.gpu)
             stays = replace(stays, name=name)
-            for plan in plans:
-                if best is not None and minimise != "time" and _expected_no_better(plan, best[0], array.size):
-                    continue
-                if search.spent or not search.affords(longest):
-                    search.stop()
-                    break
-                if best is not None and minimise == "time" and best[0].rank == 0 != plan.rank:
-                    break
-                began = search.elapsed
-                try:
-                    with spending(search.at_most(None)):
-                        version = self._checked(plan, best[1] if best is not None else None)
-                except ProblemFileError as error:
-                    reasons.append(str(error))
-                    continue
-                finally:
-                    longest = max(longest, search.elapsed - began)
-                if best is None or _better(version, best[1], self.request):
-                    best = plan, version
-                moved = arrays_of(version.evaluation)[self.key]
-                if plan.rank == 0 and minimise == "time" and not _conflicts(version.evaluation, moved):
-                    break
+            for improvement in self._improvements(plans, search, reasons):
+                best = improvement
         except ProblemFileError as error:
             reasons.append(str(error))
         except OutOfTime:
@@ -402,6 +390,40 @@ class _ArrayFix(NamedTuple):
         size = array.size + after - before
         told = {"reason": plan.remark, "bytes_after": size, "open_column": plan.open_column}
         return replace(stays, offset=plan.move.text, **told), version
+
+    def _improvements(
+        self, plans: Iterable[Plan], search: Budget, reasons: list[str]
+    ) -> Iterator[tuple[Plan, Version]]:
+        """The changes that are right, each better than the one before; `reasons` gets why others are not.
+
+        They are compiled in the order of the wavefronts expected of them, until time ends the search. To
+        save time, a longer pitch, which changes a declaration alone, is only left for a better one.
+        """
+        best: tuple[Plan, Version] | None = None
+        longest, time_first = 0.0, self.request.minimise == "time"  # seconds that a plan took
+        for plan in plans:
+            if best is not None and not time_first and _expected_no_better(plan, best[0], self.array.size):
+                continue
+            if best is not None and time_first and best[0].rank == 0 != plan.rank:
+                return
+            if search.spent or not search.affords(longest):
+                search.stop()
+                return
+            began = search.elapsed
+            try:
+                with spending(search.at_most(None)):
+                    version = self._checked(plan, best[1] if best is not None else None)
+            except ProblemFileError as error:
+                reasons.append(str(error))
+                continue
+            finally:
+                longest = max(longest, search.elapsed - began)
+            if best is None or _better(version, best[1], self.request):
+                best = plan, version
+                yield best
+            moved = arrays_of(version.evaluation)[self.key]
+            if plan.rank == 0 and time_first and not _conflicts(version.evaluation, moved):
+                return
 
     # Checks -----------------------------------------------------------------------------------------
 
@@ -425,7 +447,7 @@ class _ArrayFix(NamedTuple):
         if program is None:
             raise ProblemFileError(now.program.title, "the changed source has no such kernel")
         program = replace(program, parameters=now.program.parameters)
-        evaluation = evaluate(program, launch, request.gpu, most_steps=request.most_steps)
+        evaluation = request.evaluated(program, launch)
         version = Version(plan.files, evaluation, listed, now.most_steps)
         for why in self._objections(plan, version, best):
             raise ProblemFileError(array.name, f"{plan.move.text}: {why}")
@@ -442,7 +464,7 @@ class _ArrayFix(NamedTuple):
         if best is not None and request.driver is None and not _better(version, best, request):
             yield "another layout is better"
         estimated = request.driver is None and request.minimise == "time"
-        if estimated and version.cycles(request.gpu) >= now.cycles(request.gpu):
+        if estimated and version.cycles >= now.cycles:
             slower = "it takes fewer wavefronts, and is not expected to take less time"
             yield f"{slower} (--minimise excess offers it)"
         before, after = arrays_of(now.evaluation), arrays_of(version.evaluation)
@@ -476,7 +498,6 @@ class _ArrayFix(NamedTuple):
         how many bytes to ask for depends on it.
         """
         now, program = self.now, self.now.program
-        evaluated = partial(evaluate, gpu=self.request.gpu, most_steps=self.request.most_steps)
         changed = {kernel.name: kernel for kernel in version.listed}
         name = base_name(program.title)
         others = [k for k in now.listed if k.name != program.name and base_name(k.title) == name]
@@ -489,7 +510,7 @@ class _ArrayFix(NamedTuple):
             yield f"{len(others)} other instances of {name} would have to be checked"
         for other in others[:_MOST_INSTANCES]:
             try:
-                old = evaluated(other.read(), now.evaluation.launch)
+                old = self.request.evaluated(other.read(), now.evaluation.launch)
             except ProblemFileError as error:
                 if pitched:
                     yield f"{other.title} cannot be checked with this launch: {error}"
@@ -497,7 +518,7 @@ class _ArrayFix(NamedTuple):
             before = arrays_of(old)
             if self.key not in before:
                 continue
-            new = evaluated(changed[other.name].read(), version.evaluation.launch)
+            new = self.request.evaluated(changed[other.name].read(), version.evaluation.launch)
             if any(b > a for a, b in zip(costs(old), costs(new), strict=True)):
                 yield f"{other.title} would take more wavefronts"
             old_reach, new_reach = partial(footprint, old), partial(footprint, new)
