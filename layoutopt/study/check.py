@@ -170,7 +170,7 @@ def check(
 def _tile_audit(problem: Problem, layout: AnyLayout | None, gpu: Device, mend: bool) -> tuple[InUse, Audit]:
     """A layout (None for the file's) under the lanes and widths that cost least, and its audit."""
     chosen, left = problem, current().seconds
-    if problem.is_free:
+    if problem.is_free:  # lanes and instructions are chosen for the layout, whose table no lane changes
         with unhurried():
             free = free_accesses(problem, gpu)
             natural = case_of(naturally(problem, free), gpu)
@@ -183,7 +183,7 @@ def _tile_audit(problem: Problem, layout: AnyLayout | None, gpu: Device, mend: b
         used = options[0]
         if len(options) > 1:  # the widths of fewest wavefronts, of those with which the layout holds the tile
             used = min(options, key=lambda u: (any(findings.errors(u)), sum(r.wavefronts for r in u.reports)))
-        _ = used.counts  # within the time for counting
+        _ = used.counts  # counted here, within the time for that; kept for what follows
     audit = _audit(used, mend)
     return used, replace(audit, accesses=named_choices(audit.accesses, problem, chosen))
 
@@ -240,8 +240,8 @@ def fix(used: InUse, cannot_hold: bool, estimate_in_use: Estimate | None) -> Fin
         cannot_hold: whether it cannot hold the tile at all.
         estimate_in_use: its estimated time, if known.
     """
-    problem = used.case.problem
-    allowed, cost = problem.layout.families, EXCESS_FIRST.key
+    problem, cost = used.case.problem, EXCESS_FIRST.key
+    allowed = problem.layout.families
 
     def best_of(families: tuple[str, ...] | None) -> Result:
         asked = constrained(problem, offset=None, families=families)
@@ -317,8 +317,8 @@ def _placed_audits(block: Block, audits: Mapping[str, tuple[InUse, Audit]]) -> I
     ends: dict[str, int] = {}
     for tile in block.tiles:
         (used, audit), of_element = audits[tile.name], tile.element_alignment
-        allowed = used.case.asked.layout.alignment_bytes
-        alignment = max(audit.alignment_bytes, min(of_element, allowed or of_element))
+        most = used.case.asked.layout.alignment_bytes or of_element  # that the file's bases have
+        alignment = max(audit.alignment_bytes, min(of_element, most))
         stage_bytes = tile.stage_bytes or rounded_up(audit.declared_bytes, alignment)
         base = tile.base_bytes
         if base is None:
@@ -351,35 +351,34 @@ def _overlaps(block: Block, tiles: tuple[PlacedAudit, ...]) -> Iterator[Finding]
     """Stages of one or two tiles that share bytes while both live."""
     stages = {tile.tile: [range(start, start + tile.audit.bytes) for start in tile.starts] for tile in tiles}
     for one, other in itertools.combinations_with_replacement(stages, 2):
-        same = one == other
-        pairs = itertools.combinations(stages[one], 2)
-        every = pairs if same else itertools.product(stages[one], stages[other])
-        shared = (range(max(a.start, b.start), min(a.stop, b.stop)) for a, b in every)
-        first = next(filter(None, shared), None)
+        if one == other:
+            whose, pairs = f"two stages of tile {one}", [*itertools.combinations(stages[one], 2)]
+        else:
+            whose, pairs = f"tiles {one} and {other}", [*itertools.product(stages[one], stages[other])]
+        shared = (range(max(a.start, b.start), min(a.stop, b.stop)) for a, b in pairs)
+        first = next(filter(None, shared), None)  # a range without bytes is false
         if first is not None and _live_together(block, one, other):
-            whose = f"two stages of tile {one}" if same else f"tiles {one} and {other}"
+            details = {"tiles": [one, other], "bytes": [first.start, first.stop]}
             text = f"{whose} share bytes {first.start:,} to {first[-1]:,}"
-            yield Finding(
-                "overlap", text, details={"tiles": [one, other], "bytes": [first.start, first.stop]}
-            )
+            yield Finding("overlap", text, details=details)
 
 
 def _differing_layouts(block: Block, layouts: Mapping[str, InUse]) -> Iterator[Finding]:
     """Tiles that are to share a layout and do not: where a byte of their elements, row-major, lies apart."""
-    for tiles, _ in groups(block):
-        if any(tile.name not in layouts for tile in tiles):
+    for (first, *others), _ in groups(block):
+        if any(tile.name not in layouts for tile in (first, *others)):
             continue
-        first, *others = (  # the offset of each byte
+        at, *at_others = (  # the offset of each byte
             (layouts[tile.name].table[:, None] + np.arange(tile.storage.element_bytes)).ravel()
-            for tile in tiles
+            for tile in (first, *others)
         )
-        for tile, offsets in zip(tiles[1:], others, strict=True):
-            count = min(len(first), len(offsets))
-            differing = np.flatnonzero(first[:count] != offsets[:count])
+        for tile, other_at in zip(others, at_others, strict=True):
+            count = min(len(at), len(other_at))  # a smaller tile is the beginning of a larger one
+            differing = np.flatnonzero(at[:count] != other_at[:count])
             if len(differing):
-                byte, names = int(differing[0]), [tiles[0].name, tile.name]
+                byte, names = int(differing[0]), [first.name, tile.name]
                 text = (
                     f"tiles {names[0]} and {names[1]} are to share a layout (same_layout): byte {byte:,} "
-                    f"of their elements lies at {first[byte]:,} in one and at {offsets[byte]:,} in the other"
+                    f"of their elements lies at {at[byte]:,} in one and at {other_at[byte]:,} in the other"
                 )
                 yield Finding("layouts_differ", text, details={"tiles": names, "byte": byte})

@@ -7,7 +7,7 @@ again with the families of the row, so that the row is the least excess that fit
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,17 +19,17 @@ from layoutopt.ground.log import Progress, told
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.occupancy import occupancy
 from layoutopt.layout.families import comparison_rows
-from layoutopt.problems.answer import Arrangement, Result, Status
+from layoutopt.problems.answer import Arrangement, PlacedTile, Result, Status
 from layoutopt.problems.same_layout import within_room
 from layoutopt.problems.target import target_of
 from layoutopt.problems.text import count_text
 from layoutopt.problems.types import FAMILIES, Access, Block, Problem, TileAccess, constrained
 from layoutopt.search.block import solve
 from layoutopt.search.fronts import Unit, own_alignment, plan_of, units_of
-from layoutopt.search.packing import pack, rounded_up
+from layoutopt.search.packing import least_bytes, pack, rounded_up
 from layoutopt.search.proposal import of_tile
 from layoutopt.study.block import check_answer
-from layoutopt.study.check import check
+from layoutopt.study.check import PlacedAudit, check
 from layoutopt.study.comparison import Comparison, Row, TileOfRow, recommend, room
 from layoutopt.study.rows import ALL, NOT_ALLOWED, TileRows
 
@@ -94,44 +94,13 @@ def _is_pareto(row: Row, rows: Sequence[Row]) -> bool:
 # A block -----------------------------------------------------------------------------------------
 
 
-class _UnitRows(Struct, frozen=True):
-    """The rows of a unit (a tile, or the tiles that share a layout), by family."""
+class _Laid(NamedTuple):
+    """A unit (a tile, or the tiles that share a layout) under the layout of one of its rows."""
 
-    unit: Unit
-    tile_rows: TileRows
-    rows: dict[str, Row]
-
-    @property
-    def is_dictated(self) -> bool:
-        return self.unit.case.asked.is_dictated
-
-    def row(self, family: str) -> Row | None:
-        """The unit's row in the block's row of a family; None where it has none and nothing stands in."""
-        if self.is_dictated:  # its best layout belongs to no family, and stands in for all
-            return self.rows.get(family, self.rows[ALL])
-        families = (family, *_STANDS_IN.get(family, ()))
-        row = next((self.rows[name] for name in families if name in self.rows), None)
-        return self.rows[ALL] if row is not None and row.reason == NOT_ALLOWED else row
-
-    def layout(self, row: Row) -> "_UnitLayout":
-        """The layout of one of the unit's rows, with what it takes beside others."""
-        unit, formula = self.unit, self.tile_rows.formulas[row.offset or ""]
-        alignment = max(row.alignment_bytes or 1, unit.least_alignment)
-        if not self.is_dictated:
-            alignment = own_alignment(unit, formula, row.alignment_bytes or 1)
-        several = unit.several_sizes
-        sizes = unit.sizes(unit.case.table(formula)) if several else (row.bytes or 0,) * len(unit.copies)
-        return _UnitLayout(unit, row, alignment, sizes)
-
-
-class _UnitLayout(Struct, frozen=True):
-    """A unit under the layout of one of its rows."""
-
-    # `unit, row`: whose layout it is, and what it costs
     unit: Unit
     row: Row
     alignment: int  # least alignment of the base, in bytes, at which the counts hold and elements are aligned
-    sizes: tuple[int, ...]  # bytes of one stage of each tile of the unit
+    sizes: tuple[int, ...]  # bytes of one stage of each of the unit's copies
 
     def bytes_at(self, alignment: int, stages: int | None = None) -> int:
         """Bytes of all stages at an alignment of their bases, or of another number of `stages`."""
@@ -139,10 +108,17 @@ class _UnitLayout(Struct, frozen=True):
 
     def placed(self, base_bytes: int, stage_bytes: int) -> TileOfRow:
         """The unit where its first stage begins at `base_bytes`, and each further one `stage_bytes` on."""
-        names, row = tuple(tile.name for tile in self.unit.tiles), self.row
-        counts = row.wavefronts or 0, row.excess or 0
-        stages = self.unit.stages
-        return TileOfRow(names, row.offset or "", row.bytes or 0, base_bytes, stages, stage_bytes, *counts)
+        row = self.row
+        return TileOfRow(
+            tiles=tuple(tile.name for tile in self.unit.tiles),
+            offset=row.offset or "",
+            bytes=row.bytes or 0,
+            base_bytes=base_bytes,
+            stages=self.unit.stages,
+            stage_bytes=stage_bytes,
+            wavefronts=row.wavefronts or 0,
+            excess=row.excess or 0,
+        )
 
     def declared_end(self, placed: TileOfRow) -> int:
         """The byte behind the last stage, where its array is declared with every pitch in full."""
@@ -150,6 +126,34 @@ class _UnitLayout(Struct, frozen=True):
         if self.unit.several_sizes:
             before = self.bytes_at(self.alignment) - placed.bytes
         return placed.base_bytes + before + (self.row.declared_bytes or 0)
+
+
+class _UnitRows(Struct, frozen=True):
+    """The rows of a unit by family, as if there were no other tiles."""
+
+    unit: Unit
+    tile_rows: TileRows
+    rows: dict[str, Row]
+
+    def row(self, family: str) -> Row | None:
+        """What the unit has in the block's row of a family; None where nothing stands in for its own."""
+        best = self.rows[ALL]
+        if self.unit.asked.is_dictated:  # its best layout belongs to no family, and stands in for all
+            return self.rows.get(family, best)
+        names = (family, *_STANDS_IN.get(family, ()))
+        row = next((self.rows[name] for name in names if name in self.rows), None)
+        return best if row is not None and row.reason == NOT_ALLOWED else row
+
+    def laid(self, row: Row) -> _Laid:
+        """The unit under the layout of one of its rows."""
+        unit, formula = self.unit, self.tile_rows.formulas[row.offset or ""]
+        alignment = max(row.alignment_bytes or 1, unit.least_alignment)
+        if not unit.asked.is_dictated:  # what lanes execute may have the same counts at finer bases
+            alignment = own_alignment(unit, formula, row.alignment_bytes or 1)
+        sizes = (row.bytes or 0,) * len(unit.copies)
+        if unit.several_sizes:
+            sizes = unit.sizes(unit.case.table(formula))
+        return _Laid(unit, row, alignment, sizes)
 
 
 # Bytes of all tiles of a block together, and where each lies.
@@ -209,7 +213,7 @@ class _BlockRows:
             unknown = any(row.status == Status.UNKNOWN for row in rows)
             reasons = self._by_tile([row.reason if row.wavefronts is None else "" for row in rows])
             return Row(family, title, Status.UNKNOWN if unknown else Status.INFEASIBLE, reasons)
-        layouts = [unit_rows.layout(row) for unit_rows, row in zip(self.units, rows, strict=True)]
+        layouts = [unit_rows.laid(row) for unit_rows, row in zip(self.units, rows, strict=True)]
         row = self._combined(family, title, layouts, self._placement(family, layouts))
         return row if self.limit is None or (row.bytes or 0) <= self.limit else self._within_budget(row)
 
@@ -220,27 +224,25 @@ class _BlockRows:
 
     # Where tiles lie ---------------------------------------------------------------------------
 
-    def _placement(self, family: str, layouts: Sequence[_UnitLayout]) -> _Placement:
+    def _placement(self, family: str, layouts: Sequence[_Laid]) -> _Placement:
         """Layouts in use where the file places them; any others packed as tightly as they go."""
         all_in_use = all(tile.published or tile.layout.offset for tile in self.block.tiles)
         if family not in ("in_use", "published") or not all_in_use or self.block.same_layout:
             return self._packed(layouts)
         audit = check(self.block, target=self.gpu)
-        pairs = zip(layouts, audit.tiles, strict=True)
-        return audit.bytes, tuple(one.placed(at.base_bytes, at.stage_bytes) for one, at in pairs)
+        return audit.bytes, _placed(layouts, audit.tiles)
 
-    def _packed(
-        self, layouts: Sequence[_UnitLayout], stages: Sequence[int | None] | None = None
-    ) -> _Placement:
+    def _packed(self, layouts: Sequence[_Laid], stages: Sequence[int | None] | None = None) -> _Placement:
         """The units as tightly as they go, with the file's stages, or as many of each as `stages` says."""
         counts = stages or [None] * len(layouts)
         sizes = [layout.bytes_at(layout.alignment, n) for layout, n in zip(layouts, counts, strict=True)]
         total, bases = pack(self.plan, sizes, [layout.alignment for layout in layouts])
-        stage_bytes = [rounded_up(layout.row.bytes or 0, layout.alignment) for layout in layouts]
-        placed = (layout.placed(bases[k], stage_bytes[k]) for k, layout in enumerate(layouts))
-        return total, tuple(placed)
+        return total, tuple(
+            layout.placed(bases[k], rounded_up(layout.row.bytes or 0, layout.alignment))
+            for k, layout in enumerate(layouts)
+        )
 
-    def _most_stages(self, layouts: Sequence[_UnitLayout]) -> int | None:
+    def _most_stages(self, layouts: Sequence[_Laid]) -> int | None:
         """Stages that fit a block of the GPU, of every unit with more than one, else of all units.
 
         None where the limit of bytes is not known.
@@ -249,21 +251,19 @@ class _BlockRows:
             return None
         staged = [max(tile.stages for tile in layout.unit.tiles) > 1 for layout in layouts]
 
-        def bytes_of(stages: int) -> int:
+        def bytes_of(stages: int) -> int:  # which rise with the stages
             return self._packed(layouts, [stages if own or not any(staged) else 1 for own in staged])[0]
 
         return bisect_right(range(1, self.limit + 1), self.limit, key=bytes_of)
 
     # Rows of all -------------------------------------------------------------------------------
 
-    def _combined(
-        self, family: str, title: str, layouts: Sequence[_UnitLayout], placement: _Placement
-    ) -> Row:
+    def _combined(self, family: str, title: str, layouts: Sequence[_Laid], placement: _Placement) -> Row:
         """The block's row: sums over its units, and the occupancy of their bytes together."""
         block, rows, (size, placed) = self.block, [layout.row for layout in layouts], placement
         statuses, reason = {row.status for row in rows}, ""
         status = next((s for s in ("given", Status.FEASIBLE) if s in statuses), str(Status.OPTIMAL))
-        unaligned, _ = pack(self.plan, [layout.bytes_at(1) for layout in layouts], [1] * len(layouts))
+        unaligned = least_bytes(self.plan, [layout.bytes_at(1) for layout in layouts])
         if status == Status.OPTIMAL and family != "none" and unaligned < size:
             status, reason = str(Status.FEASIBLE), _ALIGNMENT_LOSS
         alignment = max(layout.alignment for layout in layouts)
@@ -277,11 +277,11 @@ class _BlockRows:
             title,
             status,
             reason,
-            self._by_tile([row.offset or "" for row in rows]),
-            self._by_tile([row.label for row in rows]),
-            size,
-            max(*ends, size),
-            alignment,
+            offset=self._by_tile([row.offset or "" for row in rows]),
+            label=self._by_tile([row.label for row in rows]),
+            bytes=size,
+            declared_bytes=max(*ends, size),
+            alignment_bytes=alignment,
             ways=None if any(row.ways is None for row in rows) else max(row.ways or 0 for row in rows),
             by_hardware=_sum([row for row in rows if row.by_hardware is not None], "by_hardware"),
             time=_time(rows, max(1, fits.blocks if fits else 1)),
@@ -304,11 +304,12 @@ class _BlockRows:
         if answer is None or answer.bytes is None:
             status = Status.INFEASIBLE if answer is None else answer.status
             return Row(row.family, row.title, status, needs, row.offset, bytes=row.bytes)
-        layouts, placed = [], []
-        for unit, at in zip(self.units, answer.tiles, strict=True):
-            layouts.append(unit.layout(unit.tile_rows.solved_row(row.family, row.title, at.result)))
-            placed.append(layouts[-1].placed(at.base_bytes, at.stage_bytes))
-        within = self._combined(row.family, row.title, layouts, (answer.bytes, tuple(placed)))
+        layouts = [
+            unit_rows.laid(unit_rows.tile_rows.solved_row(row.family, row.title, tile.result))
+            for unit_rows, tile in zip(self.units, answer.tiles, strict=True)
+        ]
+        placement = answer.bytes, _placed(layouts, answer.tiles)
+        within = self._combined(row.family, row.title, layouts, placement)
         return replace(within, status=answer.status, reason=f"without the limit {needs}")
 
     def _searched_families(self, row_family: str) -> tuple[str, ...]:
@@ -349,6 +350,12 @@ class _BlockRows:
         return answer
 
 
+def _placed(layouts: Sequence[_Laid], places: Sequence[PlacedTile | PlacedAudit]) -> tuple[TileOfRow, ...]:
+    """Layouts at places of another answer, in the same order."""
+    pairs = zip(layouts, places, strict=True)
+    return tuple(layout.placed(place.base_bytes, place.stage_bytes) for layout, place in pairs)
+
+
 def _if_best_alone(result: Result) -> Result | None:
     """The result of one of several tiles where no layout of the tile is better; None where that is open."""
     proof = result.proof
@@ -364,9 +371,6 @@ def _sum(rows: Sequence[Row], field: str) -> Any:
 
 def _time(rows: Sequence[Row], blocks: int) -> float | None:
     """Estimated cycles of a multiprocessor for all tiles: for each, `time`, or `cycles / blocks` if more."""
-    total = 0.0
-    for row in rows:
-        if row.time is None or row.cycles is None:
-            return None
-        total += max(row.time, row.cycles / blocks)
-    return total
+    if any(row.time is None or row.cycles is None for row in rows):
+        return None
+    return sum(max(row.time or 0.0, (row.cycles or 0.0) / blocks) for row in rows)

@@ -149,22 +149,24 @@ def explain(
 
 def _explain_tile(problem: Problem, gpu: Device, progress: Progress) -> Explanation:
     """Why one tile comes out as it does."""
-    in_use = node_in_use(problem)
+    in_use = node_in_use(problem)  # what is wrong with it is said before the search
     case, result = solved(problem, gpu, progress=progress)
     if result.layout is not None:
         progress(f"excess {result.excess:g} in {result.bytes:,} bytes; what could be given up")
-    bound = result.proof.objective
+    bound, of_every_layout = result.proof.objective, result.proof.every_layout
     refuted = bound.lower_bound > 0 or (result.layout is None and result.proof.excess.lower_bound > 0)
     conflict_free = _conflict_free(result.layout is not None and result.excess == 0, refuted, result.status)
-    general = bound if bound.everywhere else result.proof.every_layout  # what holds of every layout
-    in_every = general is not None and (bound.everywhere or general.lower_bound > 0)
-    proved = general if in_every and not conflict_free and general is not None else bound
+    if bound.everywhere:
+        of_every_layout = bound
+    elif of_every_layout is not None and not of_every_layout.lower_bound:
+        of_every_layout = None  # says nothing
+    proved = bound if conflict_free or of_every_layout is None else of_every_layout
     scope = ALLOWED if conflict_free is False and not proved.lower_bound else proved.scope
     with unhurried():
         questions, reasons = Relaxations(case), [*why_it_works(case, result, in_use)]
     clash, minimal, clique = list[Access](), False, None
     # Subsets of accesses are asked about only where no lane chooses at run time.
-    if refuted and in_every and not conflict_free and not case.chooses:
+    if refuted and of_every_layout is not None and not conflict_free and not case.chooses:
         sentences, clique = _why_none(case, result.proof)
         reasons += sentences
         clash, minimal = questions.smallest_clash(questions.accesses)
@@ -211,15 +213,16 @@ def _why_none(case: Case, proof: Proof) -> tuple[list[str], dict[str, Any] | Non
     as easy as a clique, one beside counting is enough.
     """
     subject, clique = subject_of(case.lowered.tile, case.device, case.lanes), None
-    easy, sentences = ("", COUNTING.evidence, CLIQUE.evidence, SOLVER.evidence), list[str]()
+    as_easy_as_a_clique = ("", COUNTING.evidence, CLIQUE.evidence, SOLVER.evidence)
+    sentences = list[str]()
     for reason in BY_HAND:
-        evidence = reason.find(subject, SearchLimits())
-        if evidence is None:
+        found = reason.find(subject, SearchLimits())
+        if found is None:
             continue
-        sentences += reason.sentences(subject, case.problem, evidence)
+        sentences += reason.sentences(subject, case.problem, found)
         if reason is CLIQUE:
-            clique = reason.data(subject, case.problem, evidence)
-        if reason is not COUNTING and proof.evidence in (reason.evidence, *easy):
+            clique = reason.data(subject, case.problem, found)
+        if reason is not COUNTING and proof.evidence in (reason.evidence, *as_easy_as_a_clique):
             break
     if proof.evidence == SOLVER.evidence:
         least = FreeAssignment(round(proof.objective.lower_bound * case.lanes.weight_unit))

@@ -34,9 +34,12 @@ def why_it_works(case: Case, result: Result, in_use: Node | None = None) -> Iter
     stored = case.problem.tile.storage
     before: Layout | Node = row_major(stored.shape, stored.element_bytes)
     title, subject = "Row-major", "Row-major, with no pad and no swizzle,"
-    holds_tile = in_use is not None and _why_unsound(case, in_use) is None
-    good_in_use = holds_tile and in_use is not None and not any(a.excess for a in case.measure(in_use))
-    if in_use is not None and not good_in_use:
+    is_good = (  # the layout in use, so that the row-major one stands before the answer
+        in_use is not None
+        and _why_unsound(case, in_use) is None
+        and not any(access.excess for access in case.measure(in_use))
+    )
+    if in_use is not None and not is_good:
         before, title = in_use, f"In use, {to_text(in_use)}"
         subject = f"The layout in use, {to_text(in_use)},"
     if (unsound := _why_unsound(case, before)) is not None:
@@ -53,7 +56,7 @@ def why_it_works(case: Case, result: Result, in_use: Node | None = None) -> Iter
     yield from _on_solution(case, result, before, worst)
     if case.problem.is_dictated and result.layout is not None and result.reason:
         yield f"Of {result.proof.excess.scope}: {result.reason}."
-    if good_in_use and in_use is not None:
+    if is_good and in_use is not None:
         yield f"The layout in use, {to_text(in_use)}, has no conflicts."
 
 

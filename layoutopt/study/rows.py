@@ -149,12 +149,11 @@ class TileRows:
         """Layouts the hardware knows, in the order of `solve`: each mode's best, and its fewest boxes."""
         with spending(self.budget):  # direct loads have too many to list
             listed = ranked(self.case).served if any(a.hardware for a in self.problem.accesses) else []
-        best_of = {candidate.name: candidate for candidate in reversed(listed)}
-        fewest_of = {candidate.name: candidate for candidate in sorted(listed, key=lambda c: -c.instructions)}
         rows: list[Row] = []
         for candidate in listed:
             name, title = candidate.name, candidate.title
-            if candidate in (best_of[name], fewest_of[name]):
+            of_mode = [other for other in listed if other.name == name]  # the best first
+            if candidate in (of_mode[0], min(reversed(of_mode), key=lambda other: other.instructions)):
                 mode = name.partition(",")[0]
                 family = mode if mode not in [row.family for row in rows] else title
                 rows.append(self._costed(Row(family, title, Status.OPTIMAL, label=name), candidate.layout))
@@ -166,7 +165,8 @@ class TileRows:
             families = tuple(replace(f, title="dense, no pad") for f in families)
         title = families[0].title
         allowed = [f for f in families if {*(f.special_case_of or (f.name,))} <= {*self.allowed, "none"}]
-        if not allowed or (allowed[0].orders and self.problem.layout.order is not None):
+        order_is_given = self.problem.layout.order is not None  # which families of orders would choose
+        if not allowed or (allowed[0].orders and order_is_given):
             return Row(name, title, Status.INFEASIBLE, NOT_ALLOWED)
         names = {name for family in allowed for name in (*family.beside, family.name)}
         searched = tuple(f for f in FAMILIES if f in names)
@@ -267,17 +267,18 @@ class TileRows:
         table = case.table(layout)
         size, text = case.size(table), to_text(formula)
         row = replace(row, offset=text, bytes=size, declared_bytes=max(declared or 0, size))
-        limit = allowed.max_bytes
-        wrong = f"{size:,} bytes; max_bytes is {limit:,}" if limit is not None and size > limit else ""
-        alignment, most_alignment = case.alignment(swizzled), allowed.alignment_bytes
         try:
             by_hardware = descriptors(self.problem, table).values()
             case.check_lanes(table)
-            alignment = max(alignment, *(d.alignment_bytes for d in by_hardware), 1)
         except LayoutError as error:
-            wrong = str(error)
-        if most_alignment is not None and alignment > most_alignment:
-            wrong = wrong or f"needs a base aligned to {alignment} bytes; alignment_bytes is {most_alignment}"
+            return replace(row, status=Status.INFEASIBLE, reason=str(error))
+        alignment = max(case.alignment(swizzled), *(d.alignment_bytes for d in by_hardware), 1)
+        wrong = ""
+        if allowed.max_bytes is not None and size > allowed.max_bytes:
+            wrong = f"{size:,} bytes; max_bytes is {allowed.max_bytes:,}"
+        elif allowed.alignment_bytes is not None and alignment > allowed.alignment_bytes:
+            least = allowed.alignment_bytes
+            wrong = f"needs a base aligned to {alignment} bytes; alignment_bytes is {least}"
         if wrong:
             return replace(row, status=Status.INFEASIBLE, reason=wrong)
         counts = case.count(table)

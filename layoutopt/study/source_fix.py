@@ -37,7 +37,7 @@ from layoutopt.kernels.read.declarations import base_name
 from layoutopt.kernels.read.files import Listed
 from layoutopt.study.moved import MovedArray, costs, first_astray, footprint, touching, why_not_better
 from layoutopt.study.patch import PtxCode
-from layoutopt.study.source_plans import DYNAMIC, Plan, SourceCode, arrays_of, carved
+from layoutopt.study.source_plans import DYNAMIC, PITCH, Plan, SourceCode, arrays_of, carved
 
 # What is changed.
 Code = SourceCode | PtxCode
@@ -404,7 +404,7 @@ class _ArrayFix(NamedTuple):
         for plan in plans:
             if best is not None and not time_first and _expected_no_better(plan, best[0], self.array.size):
                 continue
-            if best is not None and time_first and best[0].rank == 0 != plan.rank:
+            if best is not None and time_first and best[0].rank == PITCH != plan.rank:
                 return
             if search.spent or not search.affords(longest):
                 search.stop()
@@ -422,7 +422,7 @@ class _ArrayFix(NamedTuple):
                 best = plan, version
                 yield best
             moved = arrays_of(version.evaluation)[self.key]
-            if plan.rank == 0 and time_first and not _conflicts(version.evaluation, moved):
+            if plan.rank == PITCH and time_first and not _conflicts(version.evaluation, moved):
                 return
 
     # Checks -----------------------------------------------------------------------------------------
@@ -501,7 +501,7 @@ class _ArrayFix(NamedTuple):
         changed = {kernel.name: kernel for kernel in version.listed}
         name = base_name(program.title)
         others = [k for k in now.listed if k.name != program.name and base_name(k.title) == name]
-        pitched = plan.rank == 0 and plan.pitched
+        pitched = plan.rank == PITCH and plan.pitched
         unlike = [other for other in others if _template_types(other) != _template_types(program)]
         if self.key == DYNAMIC and not plan.pitched and unlike:
             why = "has elements of another type: how many bytes a launch must ask for differs between them"

@@ -43,8 +43,10 @@ from layoutopt.study.moved import touching
 # The symbol of dynamic memory, which is one array.
 DYNAMIC: Final = "dynamic"
 _FORMS: Final = (Pitched, Moved, Transposed)
-# Changes of one array that are compiled: longer pitches, pads by a function, XORs by one, transpositions.
+# Changes of one array that are compiled, by rank: longer pitches, pads by a function, XORs by one,
+# transpositions.
 _MOST_TRIED: Final = (2, 1, 2, 1)
+PITCH: Final = 0  # the rank of longer rows, which a declaration alone may say
 # Columns of a flat array that threads may go down.
 _MOST_COLUMNS: Final = 2
 # Warp instructions that are looked at to rank them.
@@ -195,7 +197,7 @@ class Plan(NamedTuple):
     """Changed code, to be compiled and compared."""
 
     wavefronts: int  # expected of the first block
-    rank: int  # the kind of change (`_MOST_TRIED`)
+    rank: int  # the kind of change, the plainest first: `PITCH`, or as in `_MOST_TRIED`
     move: Move | Region  # where bytes of the array go
     files: dict[str, bytes]  # the changed files, by path
     remark: str = ""  # what is left to do by hand
@@ -327,31 +329,30 @@ class Ranking(Struct, frozen=True, dict=True):
         size, merged = self.array.size, list(_by_operation(self.sites))
         now, ideal = self._wavefronts(merged), sum(int(self._counts(site).ideal.sum()) for site in merged)
         widths = (action.width_bytes for action in touching(self.evaluation, self.array).values())
-        units = dict.fromkeys((max((self.element, *widths)), self.element))
+        units = dict.fromkeys((max((self.element, *widths)), self.element))  # bytes that stay together
         found: list[tuple[tuple[int, ...], Plan]] = []
         refusals: dict[str, None] = {}
-        rounds = [(unit, padded) for padded in (False, True) for unit in units]
-        for unit, padded in (*rounds, (0, False)):  # transpositions last
-            if unit and any(plan.wavefronts <= ideal for _, plan in found):
+        rounds = [(self._families(unit, padded), merged) for padded in (False, True) for unit in units]
+        # Transpositions make vectors of single instructions; they may save more than what has no conflicts.
+        for families, sites in (*rounds, (self._transpositions(), self.sites)):
+            if sites is merged and any(plan.wavefronts <= ideal for _, plan in found):
                 continue
-            families, sites = self._families(unit, padded), merged
-            if not unit:
-                families, sites = self._transpositions(), self.sites
             for family in families:
-                ranked = (
-                    (self._wavefronts(sites, move), move.size(size), move.extra, move.terms, move)
-                    for move in family
-                    if self._fits(move)
+                counted = ((self._wavefronts(sites, move), move) for move in family if self._fits(move))
+                best_of_family = min(
+                    counted,
+                    key=lambda pair: (pair[0], pair[1].size(size), pair[1].extra, pair[1].terms),
+                    default=None,
                 )
-                first = min(ranked, default=None)
-                if first is None or first[0] >= now:
+                if best_of_family is None or best_of_family[0] >= now:
                     continue
-                wavefronts, bytes_, *_, move = first
+                wavefronts, move = best_of_family
                 for plan in written(move):
                     if isinstance(plan, ProblemFileError):
                         refusals[str(plan)] = None
                         continue
-                    order = wavefronts, plan.rank, int(move.row & (move.row - 1) > 0), bytes_
+                    odd_rows = int(move.row & (move.row - 1) > 0)  # whose number takes a division
+                    order = wavefronts, plan.rank, odd_rows, move.size(size)
                     found.append((order, plan._replace(wavefronts=wavefronts)))
         best = [plan for _, plan in sorted(found, key=lambda pair: pair[0])]
         of_ranks = ([p for p in best if p.rank == rank][:most] for rank, most in enumerate(_MOST_TRIED))

@@ -268,14 +268,16 @@ def test_what_is_checked_may_be_configured(tmp_path):
     diagonals(tmp_path)
     refused("nothing to check", "check", cwd=tmp_path)
     text_file(tmp_path, "[tool]\nlayoutopt = 3\n", "pyproject.toml")
-    refused("pyproject.toml: tool.layoutopt: expected a table", "check", cwd=tmp_path)
+    refused("pyproject.toml: tool.layoutopt: expected `object`, got `int`, given 3", "check", cwd=tmp_path)
     text_file(tmp_path, '[tool.layoutopt]\ncheck = ["launches.toml"]\n', "pyproject.toml")
     assert checked(cwd=tmp_path).returncode == 1
     text_file(tmp_path, 'check = ["launches.toml"]\nbaseline = "b.json"\n', "layoutopt.toml")
     assert checked("--update-baseline", cwd=tmp_path).returncode == 0
     assert checked(cwd=tmp_path).returncode == 0
     text_file(tmp_path, "chekc = []\n", "layoutopt.toml")
-    refused("expected check and baseline, given chekc", "check", cwd=tmp_path)
+    refused(
+        "layoutopt.toml: object contains unknown field `chekc`; did you mean check?", "check", cwd=tmp_path
+    )
 
 
 @needs_nvdisasm
