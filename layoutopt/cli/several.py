@@ -59,9 +59,17 @@ def problems_command(
             paths = problems if before is None else before(problems, options)
             if isinstance(paths, int):
                 return paths
+            from layoutopt.files.inputs import inputs
+
             over, device_file = options.pop("over"), options.pop("device_file")
-            one = next((option for option in one_only if options.get(option) or form() == option), None)
-            found = _inputs(paths, over, one)
+            found = inputs(sources(paths), over)
+            for option in one_only:
+                if options.get(option) or form() == option:
+                    begun = list(itertools.islice(found, 2))
+                    if len(begun) > 1:
+                        wrong = "one problem is expected, and there are several"
+                        raise click.UsageError(f"--{option}: {wrong}")
+                    found = iter(begun)
             return _answer_each(found, paths, functools.partial(answer, **options), device_file)
 
         arguments = click.argument("problems", type=ProblemPath(), nargs=-1, required=before is None)
@@ -93,21 +101,6 @@ over_option = click.option(
 def sources(paths: Iterable[Path]) -> Iterator[Path | BinaryIO]:
     """What `layoutopt.files.inputs` takes: standard input where a path is -."""
     return (sys.stdin.buffer if str(path) == "-" else path for path in paths)
-
-
-def _inputs(
-    paths: Iterable[Path], over: Mapping[str, Sequence[Value]], one_only: str | None
-) -> Iterator[Input]:
-    """What is asked; one problem alone where an option is given that makes no sense for several."""
-    from layoutopt.files.inputs import inputs
-
-    found = inputs(sources(paths), over)
-    if one_only is None:
-        return found
-    begun = list(itertools.islice(found, 2))
-    if len(begun) > 1:
-        raise click.UsageError(f"--{one_only}: one problem is expected, and there are several")
-    return iter(begun)
 
 
 def _answer_each(

@@ -17,7 +17,6 @@ import numpy.typing as npt
 
 from layoutopt.engine.witness import Instruction
 from layoutopt.ground.escape import script, xml, xml_text
-from layoutopt.hardware.devices import PhaseRule
 from layoutopt.problems.text import tile_text
 from layoutopt.report import palette
 from layoutopt.report.banks_text import default_colouring, summary
@@ -25,6 +24,11 @@ from layoutopt.study.show import Shown, Views
 
 # Lane accesses that a page holds, 4 bytes each before base64; an access beyond its share is cut short.
 MAX_LANE_ACCESSES: Final = 1 << 18
+# Of a `PhaseRule`, what the page counts by.
+_RULE: Final = (
+    "phases", "banks", "bank_bytes", "serialises_equal", "merges_pairs", "split_words", "row_words",
+    "extra_wavefronts",
+)  # fmt: skip
 
 
 def page(found: Views, colour_by: str | None) -> str:
@@ -101,18 +105,10 @@ def _access(found: Views, number: int, iterations: range, warps: int) -> dict[st
         "width_bytes": access.operation.width_bytes,
         "iterations": names,
         "left_out": len(access.element) // warps - len(iterations),
-        "rule": _rule(found.case.device.rule(access.operation)),
+        "rule": {name: getattr(found.case.device.rule(access.operation), name) for name in _RULE},
         "element": _packed(element),
         "cost": summary(found, number),
     }
-
-
-def _rule(rule: PhaseRule) -> dict[str, Any]:
-    names = (
-        "phases", "banks", "bank_bytes", "serialises_equal", "merges_pairs", "split_words", "row_words",
-        "extra_wavefronts",
-    )  # fmt: skip
-    return {name: getattr(rule, name) for name in names}
 
 
 def _packed(values: npt.NDArray[Any]) -> str:

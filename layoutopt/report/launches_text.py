@@ -98,7 +98,20 @@ def share(part: int, whole: int) -> str:
 
 def application_report(found: Application) -> str:
     """The report."""
-    return "\n".join([*head(found), *_kernels(found), *_lines(found), *_fixes(found), *_undecided(found), ""])
+    lines = [*head(found), *_kernels(found)]
+    worst, fixes, open_ones = conflict_lines(found.kernels), found.fixes, list(undecided(found.kernels))
+    if worst:
+        lines += ["", "  the worst lines:", *(f"  {one.place}: {one.cost}" for one in worst[:MOST_LINES])]
+    if len(worst) > MOST_LINES:
+        lines.append(f"  and {len(worst) - MOST_LINES} more")
+    if fixes:
+        lines += ["", "  the fixes that save most:", *(f"  {fix_text(fix)}" for fix in fixes[:MOST_LINES])]
+    if open_ones:
+        lines += ["", "  not decided:"]
+    for one, why in open_ones:
+        times = count_text(one.launch.launches, "launch", "launches")
+        lines.append(f"  {name(one)[:_MOST_NAME]} ({times}): {why}")
+    return "\n".join([*lines, ""])
 
 
 def head(found: Application) -> Iterator[str]:
@@ -128,32 +141,7 @@ def _kernels(found: Application) -> Iterator[str]:
         yield from ("", *columns(rows, {0, 7}))
 
 
-def _lines(found: Application) -> Iterator[str]:
-    lines = conflict_lines(found.kernels)
-    if lines:
-        yield from ("", "  the worst lines:")
-    for line in lines[:MOST_LINES]:
-        yield f"  {line.place}: {line.cost}"
-    if len(lines) > MOST_LINES:
-        yield f"  and {len(lines) - MOST_LINES} more"
-
-
 def fix_text(fix: Fix) -> str:
     """What it saves, where, and how."""
     where = f"{without_types(fix.kernel)}, {fix.array}"
     return f"{fix.saved_wavefronts:,} fewer wavefronts over all launches ({where}): {fix.message}"
-
-
-def _fixes(found: Application) -> Iterator[str]:
-    fixes = found.fixes
-    if fixes:
-        yield from ("", "  the fixes that save most:", *(f"  {fix_text(fix)}" for fix in fixes[:MOST_LINES]))
-
-
-def _undecided(found: Application) -> Iterator[str]:
-    told = list(undecided(found.kernels))
-    if told:
-        yield from ("", "  not decided:")
-    for one, why in told:
-        times = count_text(one.launch.launches, "launch", "launches")
-        yield f"  {name(one)[:_MOST_NAME]} ({times}): {why}"

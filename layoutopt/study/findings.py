@@ -159,6 +159,7 @@ def _address_form(used: InUse) -> Iterator[Finding]:
     if used.node is None or used.refused:
         return
     flipped_bits = 0
+    # Without the second operand of an XOR, the bits that it changes are as they were.
     for path in (path for path, symbol, _ in operands(used.node) if symbol == "^" and path[-1] == 1):
         if used.case.problem.tile.elements > _QUICK and current().spent:
             return

@@ -16,9 +16,6 @@ from layoutopt.kernels.program import Array, Memory
 # The `footprint` of an array.
 FootprintOf = Callable[[Array], dict[bool, IntArray] | None]
 _LANES: Final = 32
-# Where the wavefronts begin in `costs`, and words for each.
-_WAVEFRONTS: Final = 2
-_TOLD: Final = (" at most, as profiled", " at least, as profiled", " at most", "")
 # Numbers up to here are sorted by marking them.
 _MOST_MARKED: Final = 1 << 28
 
@@ -42,34 +39,46 @@ def touching(evaluation: Evaluation, array: Array) -> dict[int, Memory]:
     return touching
 
 
-def costs(evaluation: Evaluation) -> tuple[int, ...]:
-    """Figures of a launch, none of which may rise.
+class Costs(NamedTuple):
+    """Figures of a launch, none of which may rise."""
 
-    Two flags: whether no worst case is known, and whether the evaluation ended early. Then wavefronts, at
-    most and at least: of what the profiler counts, and of all.
-    """
-    figures = [int(not evaluation.bounded), int(evaluation.ended), 0, 0, 0, 0]
+    unbounded: bool  # no worst case is known
+    ended: bool  # the evaluation ended before the kernel did
+    # `profiled_most, profiled_least`: wavefronts of what the profiler counts
+    profiled_most: int
+    profiled_least: int
+    # `most, least`: of all
+    most: int
+    least: int
+
+
+def costs(evaluation: Evaluation) -> Costs:
+    """What a launch costs, where lanes choose at most and at least."""
+    profiled_most = profiled_least = most = least = 0
     for index, tally in evaluation.tallies.items():
         action = evaluation.program.steps[index].action
         assert isinstance(action, Memory)
-        for k, data_dependent in enumerate((tally.worst, tally.best)):
-            wavefronts = action.counted_times * (tally.wavefronts + data_dependent)
-            figures[_WAVEFRONTS + k] += wavefronts * (action.counter is not None)
-            figures[_WAVEFRONTS + 2 + k] += wavefronts
-    return tuple(figures)
+        at_most, at_least = (action.counted_times * (tally.wavefronts + n) for n in (tally.worst, tally.best))
+        most, least = most + at_most, least + at_least
+        if action.counter is not None:
+            profiled_most, profiled_least = profiled_most + at_most, profiled_least + at_least
+    unbounded = not evaluation.bounded
+    return Costs(unbounded, evaluation.ended, profiled_most, profiled_least, most, least)
 
 
 def why_not_better(before: Evaluation, after: Evaluation) -> str | None:
     """Why the second launch may not replace the first; None where it takes fewer wavefronts."""
     old, new = costs(before), costs(after)
-    pairs = list(zip(old, new, strict=True))
-    if all(b <= a for a, b in pairs) and old != new:
+    risen = [name for name in Costs._fields if getattr(new, name) > getattr(old, name)]
+    if not risen and old != new:
         return None
-    k = next((k for k, (a, b) in enumerate(pairs) if b > a), len(old) - 1)
-    if k < _WAVEFRONTS:
+    name = risen[0] if risen else "least"
+    if name in ("unbounded", "ended"):
         return "less of what the layout found does is known"
-    meaning = _TOLD[k - _WAVEFRONTS]
-    return f"the layout found takes {new[k]:,} wavefronts where {old[k]:,} are taken now{meaning}"
+    taken, now = getattr(new, name), getattr(old, name)
+    meaning = (" at most" if name.endswith("most") else " at least") * (name != "least")
+    meaning += ", as profiled" * name.startswith("profiled")
+    return f"the layout found takes {taken:,} wavefronts where {now:,} are taken now{meaning}"
 
 
 def footprint(evaluation: Evaluation, array: Array) -> dict[bool, IntArray] | None:
@@ -90,6 +99,7 @@ def footprint(evaluation: Evaluation, array: Array) -> dict[bool, IntArray] | No
         traces = evaluation.traces.get(k, [])
         if evaluation.tallies[k].unknown or sum(len(trace.warps) for trace in traces) > MOST_TRACED_ROWS:
             return None
+        # Of an ldmatrix, eight lanes a matrix name its rows, each of `width_bytes`.
         addressing = np.arange(_LANES) < (8 * action.operation.matrices or _LANES)
         for trace in traces:
             lanes = trace.lanes & addressing

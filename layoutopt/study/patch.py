@@ -15,7 +15,7 @@ from layoutopt.kernels.read.files import Listed, from_ptx
 from layoutopt.source.moves import Move
 from layoutopt.source.ptx_edit import WIDEST, Region, patched
 from layoutopt.source.ptx_flow import access_bytes, uses_of
-from layoutopt.study.source_plans import DYNAMIC, Plan, Ranking, arrays_of
+from layoutopt.study.source_plans import DYNAMIC, Plan, Plans, Ranking, arrays_of
 
 # Ranks of changes, of which one is tried each.
 _XOR, _PAD = 1, 3
@@ -45,10 +45,8 @@ class PtxCode(Struct, frozen=True):
         kernels = from_ptx(self.text if files is None else files[self.origin].decode(), self.target)
         return tuple(kernel for kernel in kernels if kernel.name == self.entry)
 
-    def plans(
-        self, files: dict[str, bytes], evaluation: Evaluation, array: Array, gpu: Device
-    ) -> tuple[str, list[Plan], list[str]]:
-        """The array's name, changes that are worth assembling, and why others cannot be.
+    def plans(self, files: dict[str, bytes], evaluation: Evaluation, array: Array, gpu: Device) -> Plans:
+        """Changes of an array that are worth assembling.
 
         Raises:
             ProblemFileError: an address of the array goes where it cannot be followed.
@@ -72,8 +70,8 @@ class PtxCode(Struct, frozen=True):
                 return
             yield Plan(0, _XOR if move.terms else _PAD, region, {self.origin: text.encode()})
 
-        if self.move is not None:
-            plans = list(written(self.move))
-            refusals = [str(plan) for plan in plans if isinstance(plan, ProblemFileError)]
-            return array.name, [plan for plan in plans if isinstance(plan, Plan)], refusals
-        return array.name, *Ranking(evaluation, array, gpu, element).plans(written)
+        if self.move is None:
+            return Ranking(evaluation, array, gpu, element).plans(array.name, written)
+        plans = list(written(self.move))
+        refusals = [str(plan) for plan in plans if isinstance(plan, ProblemFileError)]
+        return Plans(array.name, [plan for plan in plans if isinstance(plan, Plan)], refusals)

@@ -176,7 +176,7 @@ class Relaxations(Struct, frozen=True):
         """Narrower accesses with fewer wavefronts in all."""
         asked = self.case.asked
         widths = {a.name: choices for a in asked.accesses if len(choices := self._widths(a)) > 1}
-        while math.prod(map(len, widths.values())) > MAX_WIDTH_CHOICES:
+        while math.prod(map(len, widths.values())) > MAX_WIDTH_CHOICES:  # that a problem may leave open
             widths.popitem()
         if not widths:
             return

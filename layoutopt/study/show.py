@@ -151,7 +151,11 @@ def views(
     with deadline(time_limit):
         for named, tile_problem in tiles:
             with fields_of(problem, *named):
-                _check_drawable(tile_problem)
+                for i, one in enumerate(tile_problem.accesses):
+                    if one.any:  # which words lanes touch is not known
+                        wrong = "values known only at run time are not supported here; "
+                        others = "solve, check, compare and explain count them"
+                        raise ProblemFileError(f"accesses[{i}].any", wrong + others)
                 cases.append(case_of(tile_problem, gpu))
         if isinstance(problem, Problem):
             problem = constrained(problem, offset=None)
@@ -168,15 +172,6 @@ def views(
     if len(drawn) == 1:
         return drawn[0]
     return max(drawn, key=lambda views: (first := views.pictures()[0]).wavefronts - first.ideal)
-
-
-def _check_drawable(problem: Problem) -> None:
-    """Refuse lanes that choose at run time: which words they touch is not known."""
-    for i, access in enumerate(problem.accesses):
-        if access.any:
-            others = "solve, check, compare and explain count them"
-            wrong = f"values known only at run time are not supported here; {others}"
-            raise ProblemFileError(f"accesses[{i}].any", wrong)
 
 
 class _Asked(Struct, frozen=True):
@@ -226,8 +221,12 @@ class _Asked(Struct, frozen=True):
         layouts, notes, widths = [], [], {}
         if part is not None and part.whole is not None:
             case = case_of_result(problem, case.device, part.whole)
-            widths = case.widths
-            layouts = [_solved_layout(case, part.answer)]
+            widths, answer_of_tile = case.widths, part.answer
+            if isinstance(answer_of_tile, str):
+                table, offset = case.table(offset_formula(answer_of_tile, problem.tile)), answer_of_tile
+            else:
+                table, offset = case.table(answer_of_tile.require_layout()), answer_of_tile.offset or ""
+            layouts = [Shown(case, None, table, name="solved", offset=offset)]
             if tile:
                 notes = [f"tile {tile}; its first stage begins at byte {part.base_bytes:,}"]
             texts = lanes_text(problem, case.asked), widths_text(widths) if widths else ""
@@ -278,13 +277,6 @@ class _Asked(Struct, frozen=True):
         for name, trips in loops.items():
             iteration = iteration * trips + values[name]
         return Instruction(case, access, iteration * warps + warp)
-
-
-def _solved_layout(case: Case, answer: Result | str) -> Shown:
-    """The best layout: a result, or a formula."""
-    formula = answer if isinstance(answer, str) else answer.offset or ""
-    layout = offset_formula(answer, case.problem.tile) if isinstance(answer, str) else answer.require_layout()
-    return Shown(case, None, case.table(layout), name="solved", offset=formula)
 
 
 def _layout_before(case: Case, problem: Problem, name: str) -> Shown:

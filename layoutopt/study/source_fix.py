@@ -125,7 +125,7 @@ class Version:
     @property
     def wavefronts(self) -> int:
         """Of the launch."""
-        return costs(self.evaluation)[-2]
+        return costs(self.evaluation).most
 
     @property
     def shared_bytes(self) -> int:
@@ -399,13 +399,18 @@ class _ArrayFix(NamedTuple):
         They are compiled in the order of the wavefronts expected of them, until time ends the search. To
         save time, a longer pitch, which changes a declaration alone, is only left for a better one.
         """
+
+        def saves_nothing(plan: Plan, best: Plan) -> bool:
+            size = self.array.size
+            return plan.wavefronts >= best.wavefronts and plan.move.size(size) >= best.move.size(size)
+
         best: tuple[Plan, Version] | None = None
         longest, time_first = 0.0, self.request.minimise == "time"  # seconds that a plan took
         for plan in plans:
-            if best is not None and not time_first and _expected_no_better(plan, best[0], self.array.size):
-                continue
             if best is not None and time_first and best[0].rank == PITCH != plan.rank:
                 return
+            if best is not None and not time_first and saves_nothing(plan, best[0]):
+                continue
             if search.spent or not search.affords(longest):
                 search.stop()
                 return
@@ -527,11 +532,6 @@ class _ArrayFix(NamedTuple):
                 first_astray(old_reach, new_reach, arrays) or old_reach(before[self.key]) is None
             ):
                 yield f"threads of {other.title} would reach other bytes"
-
-
-def _expected_no_better(plan: Plan, best: Plan, size: int) -> bool:
-    """Whether a plan for an array of `size` bytes is expected to save neither wavefronts nor bytes."""
-    return plan.wavefronts >= best.wavefronts and plan.move.size(size) >= best.move.size(size)
 
 
 def _better(version: Version, best: Version, request: Request) -> bool:

@@ -205,6 +205,14 @@ class Plan(NamedTuple):
     pitched: bool = False  # rows of a flat array became longer at every place that computes an index
 
 
+class Plans(NamedTuple):
+    """Changes of an array that are worth compiling, those expected to take the fewest wavefronts first."""
+
+    name: str  # of the array in the source
+    plans: list[Plan]
+    refusals: list[str]  # why a layout cannot be written, where none can
+
+
 class SourceCode(Struct, frozen=True):
     """A CUDA source with its headers."""
 
@@ -245,10 +253,8 @@ class SourceCode(Struct, frozen=True):
                 except ProblemFileError as error:
                     raise ProblemFileError("", str(error).replace(f"{folder}", "")) from None
 
-    def plans(
-        self, files: dict[str, bytes], evaluation: Evaluation, array: Array, gpu: Device
-    ) -> tuple[str, list[Plan], list[str]]:
-        """The array's name, changes that are worth compiling, and why others cannot be.
+    def plans(self, files: dict[str, bytes], evaluation: Evaluation, array: Array, gpu: Device) -> Plans:
+        """Changes of an array that are worth compiling.
 
         Raises:
             ProblemFileError: its declaration is not clear.
@@ -282,7 +288,7 @@ class SourceCode(Struct, frozen=True):
 
         may_transpose = bool(variable.extents) and variable.extents[0] is not None
         ranking = Ranking(evaluation, array, gpu, element, extents, may_transpose)
-        return variable.name, *ranking.plans(written)
+        return ranking.plans(variable.name, written)
 
 
 def _read(kernel: Listed, folder: str) -> Program:
@@ -318,12 +324,11 @@ class Ranking(Struct, frozen=True, dict=True):
             sites.append(Site(action.operation, np.where(lanes, address - self.array.start, 0), lanes))
         return sites
 
-    def plans(
-        self, written: Callable[[Move], Iterable[Plan | ProblemFileError]]
-    ) -> tuple[list[Plan], list[str]]:
-        """Changes with fewer wavefronts, those expected to have the fewest first; without any, why not.
+    def plans(self, name: str, written: Callable[[Move], Iterable[Plan | ProblemFileError]]) -> Plans:
+        """Changes with fewer wavefronts than now.
 
         Args:
+            name: of the array in the source.
             written: the ways to write a layout into the code, or why there is none.
         """
         size, merged = self.array.size, list(_by_operation(self.sites))
@@ -357,7 +362,7 @@ class Ranking(Struct, frozen=True, dict=True):
         best = [plan for _, plan in sorted(found, key=lambda pair: pair[0])]
         of_ranks = ([p for p in best if p.rank == rank][:most] for rank, most in enumerate(_MOST_TRIED))
         chosen = sorted(itertools.chain.from_iterable(of_ranks), key=lambda plan: plan.wavefronts)
-        return chosen, list(refusals) if not found else []
+        return Plans(name, chosen, list(refusals) if not found else [])
 
     def _families(self, unit: int, padded: bool) -> Iterator[Iterable[Move]]:
         """Layouts of one kind and row each, that keep `unit` bytes together; `padded` ones are pads and XORs.
