@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from layoutopt.cli.interrupt import searching
 from layoutopt.cli.options import (
     ProblemPath,
     added,
@@ -18,7 +17,7 @@ from layoutopt.cli.options import (
     time_limit_option,
     workers_option,
 )
-from layoutopt.cli.output import note
+from layoutopt.cli.output import note, searching
 from layoutopt.cli.solve import CODES
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.json_data import named_by

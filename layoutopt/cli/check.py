@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
+from msgspec import Meta, Struct
 
-from layoutopt.cli.configured import configured
 from layoutopt.cli.files import InputPath, OutputPath
 from layoutopt.cli.kernel import LAUNCH, check_kernels, given_option, is_kernel, is_launches, launch_options
 from layoutopt.cli.options import form_options, time_limit_option
 from layoutopt.cli.output import form, tell
 from layoutopt.cli.several import problems_command
+from layoutopt.errors import ProblemFileError
+from layoutopt.ground import json_data
 from layoutopt.ground.budget import deadline
+from layoutopt.ground.escape import shown
 
 if TYPE_CHECKING:
     from layoutopt.hardware.devices import Device
@@ -24,7 +28,7 @@ if TYPE_CHECKING:
 def _kernels(paths: tuple[Path, ...], options: dict[str, Any]) -> tuple[Path, ...] | int:
     """Check kernels, which are no problems; the problems where there are none."""
     if not paths:
-        paths, baseline = configured(Path())
+        paths, baseline = _configured(Path())
         options["baseline"] = options["baseline"] or baseline
     kernels = [path for path in paths if is_kernel(path) or is_launches(path)]
     of_tiles = {name: options[name] for name in ("offset", "table", "over")}
@@ -49,6 +53,40 @@ def _kernels(paths: tuple[Path, ...], options: dict[str, Any]) -> tuple[Path, ..
     return paths
 
 
+class _Checked(Struct, frozen=True, forbid_unknown_fields=True):
+    """The table of such a file, whose names are relative to its folder."""
+
+    check: Annotated[tuple[str, ...], Meta(min_length=1)]
+    baseline: str | None = None
+
+
+def _configured(folder: Path) -> tuple[tuple[Path, ...], Path | None]:
+    """The paths to check where nothing is named, and the baseline, as a file of a folder has them.
+
+    That is layoutopt.toml, or [tool.layoutopt] of pyproject.toml.
+
+    Raises:
+        ProblemFileError: the file is wrong.
+        UsageError: there is none, or it names nothing.
+    """
+    for name, table in (("layoutopt.toml", ()), ("pyproject.toml", ("tool", "layoutopt"))):
+        path = folder / name
+        if not path.is_file():
+            continue
+        try:
+            found: Any = tomllib.loads(json_data.read(path, _MAX_BYTES).decode())
+        except (ValueError, RecursionError) as error:
+            raise ProblemFileError(name, f"no TOML: {shown(str(error), 200)}") from None
+        for key in table:
+            found = found.get(key, {}) if isinstance(found, dict) else {}
+        if found:
+            with json_data.named_by(name):
+                asked = json_data.convert(found, _Checked, ".".join(table))
+            baseline = folder / asked.baseline if asked.baseline is not None else None
+            return tuple(folder / path for path in asked.check), baseline
+    raise click.UsageError("nothing to check: name files, or write check = [...] into layoutopt.toml")
+
+
 def _check_kind(path: Path) -> None:
     """Refuse sources that are nothing to check, and a folder of kernels, with what to give instead."""
     from layoutopt.files.inputs import files
@@ -66,6 +104,7 @@ def _check_kind(path: Path) -> None:
             raise click.UsageError(f"{path} is a folder of kernels; give one of them: {named}")
 
 
+_MAX_BYTES = 16 << 20  # of a file that says what is checked
 _SOURCES = (".py", ".c", ".cc", ".cpp", ".cxx", ".cuh", ".h", ".hpp", ".hip")
 _MOST_NAMED = 5
 _TOGETHER = ("html", "baseline", "update_baseline")

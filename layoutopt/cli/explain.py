@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from layoutopt.cli.interrupt import searching
 from layoutopt.cli.options import form_options, time_limit_option
-from layoutopt.cli.output import tell
+from layoutopt.cli.output import searching, tell
 from layoutopt.cli.several import problems_command
 
 if TYPE_CHECKING:

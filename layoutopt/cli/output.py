@@ -7,20 +7,25 @@ import logging
 import os
 import shutil
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Final, TextIO
+from typing import Any, Final, TextIO, TypeVar
 
 import click
 
 from layoutopt.errors import LayoutoptError
-from layoutopt.ground.budget import OutOfTime
+from layoutopt.ground.budget import Budget, OutOfTime
 from layoutopt.ground.escape import json_text, shown, terminal
+from layoutopt.ground.interrupt import interruptibly
 from layoutopt.ground.log import LOG
+
+Answer = TypeVar("Answer")
 
 USAGE_ERROR: Final = 2
 UNDECIDED: Final = 3
 INTERRUPTED: Final = 130
 MAX_LINE_CHARACTERS: Final = 600
+_STOPPED: Final = f"{__name__}.stopped"
 FORM: Final = f"{__name__}.form"
 """Of what the command prints: what was asked for, and by which option."""
 FAILURES: Final = (LayoutoptError, MemoryError, OutOfTime, click.ClickException)
@@ -152,3 +157,33 @@ def end_progress() -> None:
     """Clear the line of `progress`."""
     if sys.stderr.isatty() and LOG.level == logging.INFO:
         _aside("\r\x1b[K")
+
+
+def searching(work: Callable[..., Answer], time_limit: float) -> Answer:
+    """Call `work(progress=...)` in the time limit, and show what it tells; Ctrl-C gives the best so far.
+
+    It is shown by another thread than that of the work, which a terminal that takes no more text thus does
+    not hold up.
+    """
+    budget, told, show = Budget(time_limit), deque[str](maxlen=1), progress("searching")
+
+    def look() -> None:
+        for text in tuple(told):
+            show(f"{budget.elapsed:.0f} of {time_limit:g} s, {text}")
+
+    def stopping() -> None:
+        running = click.get_current_context(silent=True)
+        if running is not None:
+            running.meta[_STOPPED] = True
+        note("stopping with the best layout so far")
+
+    try:
+        tell = show if LOG.isEnabledFor(logging.DEBUG) else told.append
+        return interruptibly(lambda: work(progress=tell), budget, look, stopping)
+    finally:
+        end_progress()
+
+
+def stopped() -> bool:
+    """Whether Ctrl-C has ended a search of the command that runs."""
+    return _STOPPED in click.get_current_context().meta

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from layoutopt.cli.files import FileCommand, OutputPath, write_new
-from layoutopt.cli.interrupt import searching
 from layoutopt.cli.options import (
     ProblemPath,
     device_file_option,
@@ -21,6 +20,7 @@ from layoutopt.cli.options import (
     time_limit_option,
     workers_option,
 )
+from layoutopt.cli.output import searching
 from layoutopt.ground.version import __version__
 
 if TYPE_CHECKING:

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 import click
 
 from layoutopt.cli.files import FileCommand
-from layoutopt.cli.interrupt import stopped
 from layoutopt.cli.options import ProblemPath, device_file_option, pairs, problem_device
-from layoutopt.cli.output import FAILURES, failure, fault, form, note, one_line, say
+from layoutopt.cli.output import FAILURES, failure, fault, form, note, one_line, say, stopped
 from layoutopt.ground.escape import writable
 
 if TYPE_CHECKING:

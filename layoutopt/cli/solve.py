@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from layoutopt.cli.files import OutputPath, write_all
-from layoutopt.cli.interrupt import searching, stopped
 from layoutopt.cli.options import form_options, store_option, time_limit_option, workers_option
-from layoutopt.cli.output import note, tell
+from layoutopt.cli.output import note, searching, stopped, tell
 from layoutopt.cli.several import problems_command, typed
 from layoutopt.codegen.registry import LANGUAGES
 from layoutopt.hardware.devices import Device

@@ -28,9 +28,9 @@ from layoutopt.proof.reasons import BY_HAND, CLIQUE, COUNTING, SOLVER, SearchLim
 from layoutopt.search.block import solve
 from layoutopt.search.proposal import of_tile
 from layoutopt.study.in_use import node_in_use
-from layoutopt.study.known import solved
 from layoutopt.study.phase_words import why_it_works
 from layoutopt.study.relaxations import Relaxation, Relaxations, names
+from layoutopt.study.rows import solved
 
 # Of several tiles: for the search over all of them, and of what is left, for the same without the budget.
 _ARRANGE_SHARE: Final = 0.3

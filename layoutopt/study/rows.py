@@ -13,9 +13,9 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from layoutopt.accesses.instructions import with_given_instructions
-from layoutopt.accesses.lower import offset_formula, over_elements
+from layoutopt.accesses.lower import assigned, offset_formula, over_elements
 from layoutopt.engine.by_hardware import descriptors
-from layoutopt.engine.case import Case
+from layoutopt.engine.case import Case, case_of, case_of_result
 from layoutopt.engine.conflicts import Counts
 from layoutopt.engine.estimate import block_occupancy, estimate, why_no_estimate
 from layoutopt.engine.referee import rounded_count
@@ -24,15 +24,17 @@ from layoutopt.errors import LayoutError
 from layoutopt.expressions.grammar import Node, to_text
 from layoutopt.expressions.simplify import operations
 from layoutopt.ground.arrays import IntArray
-from layoutopt.ground.budget import Budget, spending
+from layoutopt.ground.budget import Budget, current, spending, unhurried
 from layoutopt.ground.json_data import named_by
+from layoutopt.ground.log import Progress
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.families import Family, comparison_rows
 from layoutopt.layout.formula import element_expression, has_xor, offset_expression
 from layoutopt.layout.layout import Layout
 from layoutopt.model.space import space_of
 from layoutopt.problems.answer import Estimate, Result, Status
-from layoutopt.problems.types import FAMILIES, Problem
+from layoutopt.problems.types import FAMILIES, Problem, constrained
+from layoutopt.search.block import solve
 from layoutopt.search.counted import Counter, best, cute_swizzles, plain_layouts
 from layoutopt.search.dictated import ranked
 from layoutopt.search.proposal import Ask
@@ -40,7 +42,6 @@ from layoutopt.search.solve import solve_cases
 from layoutopt.study.comparison import Row, RowAccess, room
 from layoutopt.study.edits import nearest_edit, strides_of
 from layoutopt.study.in_use import node_in_use
-from layoutopt.study.known import solved
 
 ALL: Final = "all"
 # The layout in use, and the rows that are most likely to replace it.
@@ -69,7 +70,7 @@ class TileRows:
         problem: Problem,
         gpu: Device,
         time_limit: float | None,
-        progress: Callable[[str], None],
+        progress: Progress,
         known: Result | None = None,
     ) -> None:
         self.asked, self.gpu, self.time_limit, self.progress = problem, gpu, time_limit, progress
@@ -303,6 +304,47 @@ class TileRows:
         return RowAccess(
             total.name, total.op, total.wavefronts, total.ideal, total.excess, total.bank_conflicts, ways
         )
+
+
+def solved(
+    problem: Problem,
+    gpu: Device,
+    *,
+    progress: Progress,
+    known: Result | None = None,
+    **constraints: Any,
+) -> tuple[Case, Result]:
+    """The best layout, and the problem with the lanes and widths chosen for it; in half of the time in force.
+
+    Free lanes are chosen in half of the time before that.
+
+    Args:
+        problem, gpu, progress: as for `layoutopt.solve`.
+        known: the answer, if it is known: then nothing is searched.
+        constraints: fields of `Constraints` that replace the file's, once the lanes are chosen.
+
+    Raises:
+        OutOfTime: the time was over before the first layout.
+        ProblemFileError: the problem contradicts itself.
+    """
+    asked = constrained(problem, offset=None)
+    if problem.is_free:
+        with spending(current().part(_SEARCH_SHARE)):
+            asked = assigned(asked, known or solve(asked, target=gpu, time_limit=None))
+    asked = constrained(asked, **constraints)
+    case = case_of(asked, gpu)
+    ask = Ask(progress=progress, every_layout=not current().spent)  # without time, no proof is sought
+    with spending(current().part(_SEARCH_SHARE)):
+        if known is not None:
+            result = known
+        elif case.widths:
+            result = solve(asked, target=gpu, progress=progress, time_limit=None)
+        else:
+            result = solve_cases([case], ask)
+    if case.widths:
+        with unhurried():
+            case = case_of_result(asked, gpu, result)
+    return case, result
 
 
 def cost_fields(

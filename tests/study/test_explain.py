@@ -154,7 +154,7 @@ def test_the_search_has_the_time_that_solve_has(monkeypatch):
         given.append(current().seconds)
         raise ProblemFileError("stop", "here")
 
-    monkeypatch.setattr("layoutopt.study.known.solve_cases", search)
+    monkeypatch.setattr("layoutopt.study.rows.solve_cases", search)
     done = CliRunner().invoke(command, ["scan_512_f32", "--time-limit", "40"])
     assert isinstance(done.exception, ProblemFileError)
     assert 39 < given[0] <= 40
