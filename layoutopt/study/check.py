@@ -32,12 +32,10 @@ from layoutopt.problems.types import Block, Problem, constrained
 from layoutopt.search.block import solve
 from layoutopt.search.lanes import under_layout
 from layoutopt.search.packing import rounded_up
-from layoutopt.study import findings
 from layoutopt.study.comparison import Row, recommend
 from layoutopt.study.edits import is_large
-from layoutopt.study.findings import Finding
-from layoutopt.study.in_use import AnyLayout, InUse, in_use
-from layoutopt.study.rows import cost_fields
+from layoutopt.study.in_use import AnyLayout, Finding, InUse, errors_of, in_use, remarks_on
+from layoutopt.study.rows import costed
 
 # Share of the time in force for findings beyond errors, and for the estimate.
 _FINDINGS_SHARE: Final = 0.2
@@ -182,7 +180,7 @@ def _tile_audit(problem: Problem, layout: AnyLayout | None, gpu: Device, mend: b
         options = [in_use(case, layout) for case in cases(chosen, gpu)]
         used = options[0]
         if len(options) > 1:  # the widths of fewest wavefronts, of those with which the layout holds the tile
-            used = min(options, key=lambda u: (any(findings.errors(u)), sum(r.wavefronts for r in u.reports)))
+            used = min(options, key=lambda u: (any(errors_of(u)), sum(r.wavefronts for r in u.reports)))
         _ = used.counts  # counted here, within the time for that; kept for what follows
     audit = _audit(used, mend)
     return used, replace(audit, accesses=named_choices(audit.accesses, problem, chosen))
@@ -190,9 +188,9 @@ def _tile_audit(problem: Problem, layout: AnyLayout | None, gpu: Device, mend: b
 
 def _audit(used: InUse, mend: bool) -> Audit:
     """The audit of a layout with one width for each access; with `mend`, and what to take in its place."""
-    problem, errors = used.case.problem, list(findings.errors(used))
+    problem, errors = used.case.problem, list(errors_of(used))
     with spending(current().part(_FINDINGS_SHARE)):
-        found = [*errors, *findings.remarks(used)]
+        found = [*errors, *remarks_on(used)]
         estimate = estimate_of(used, used.node) if used.node is not None and not errors else None
     if mend and (mended := fix(used, bool(errors), estimate)) is not None:
         found.append(mended)
@@ -260,8 +258,7 @@ def fix(used: InUse, cannot_hold: bool, estimate_in_use: Estimate | None) -> Fin
     if cannot_hold:
         row = replace(row, status=Status.INFEASIBLE, reason="it cannot hold the tile")
     else:
-        costs = cost_fields(used.case, used.counts, used.size, used.alignment, estimate_in_use)
-        row = replace(row, **costs)
+        row = costed(row, used.case, used.counts, used.size, used.alignment).timed(estimate_in_use)
     rows = [row, *(_result_row(used, result) for result in results.values())]
     advice = recommend(rows, dictated=problem.is_dictated, no_estimate=why_no_estimate(used.case))
     if advice is None:
@@ -285,8 +282,7 @@ def _result_row(used: InUse, result: Result) -> Row:
     estimated = estimate_of(used, result.layout)
     with unhurried():
         counts = case.count(case.table(result.layout))
-    costs = cost_fields(case, counts, result.bytes or 0, result.alignment_bytes or 1, estimated)
-    return replace(row, **costs)
+    return costed(row, case, counts, result.bytes or 0, result.alignment_bytes or 1).timed(estimated)
 
 
 # A block ----------------------------------------------------------------------------------------

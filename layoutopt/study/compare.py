@@ -30,7 +30,7 @@ from layoutopt.search.packing import least_bytes, pack, rounded_up
 from layoutopt.search.proposal import of_tile
 from layoutopt.study.block import check_answer
 from layoutopt.study.check import PlacedAudit, check
-from layoutopt.study.comparison import Comparison, Row, TileOfRow, recommend, room
+from layoutopt.study.comparison import Comparison, Row, TileOfRow, recommend
 from layoutopt.study.rows import ALL, NOT_ALLOWED, TileRows
 
 # The rows that stand in for one that a tile does not have: that of its layout in use, else the best of all.
@@ -272,7 +272,7 @@ class _BlockRows:
             other_bytes=block.block.other_shared_bytes, registers=block.block.registers,
         )  # fmt: skip
         ends = [layout.declared_end(tile) for layout, tile in zip(layouts, placed, strict=True)]
-        return Row(
+        row = Row(
             family,
             title,
             status,
@@ -289,8 +289,8 @@ class _BlockRows:
             accesses=tuple(access for row in rows for access in row.accesses),
             tiles=placed,
             **{field: _sum(rows, field) for field in _SUMMED},
-            **room(fits) | {"pipeline_stages": self._most_stages(layouts)},
         )
+        return replace(row.resident(fits), pipeline_stages=self._most_stages(layouts))
 
     # The budget --------------------------------------------------------------------------------
 

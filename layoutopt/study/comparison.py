@@ -7,13 +7,14 @@ a row out. Where nothing is estimated, wavefronts stand in the place of time.
 """
 
 from collections.abc import Sequence
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
 
 from layoutopt.ground.json_data import Versioned
 from layoutopt.hardware.occupancy import Occupancy
-from layoutopt.problems.answer import Status
+from layoutopt.problems.answer import Estimate, Status
 from layoutopt.problems.objective import EXCESS_FIRST
 from layoutopt.problems.text import count_text
 
@@ -119,13 +120,25 @@ class Row(Struct, frozen=True):
         """Sorting key of rows with a layout: wavefronts, bytes, then what the hardware does by itself."""
         return EXCESS_FIRST.key(self.weighted_wavefronts or 0.0, self.bytes or 0, self.by_hardware or 0)
 
+    def timed(self, estimated: Estimate | None) -> "Row":
+        """The row with an estimate of its time, if there is one."""
+        if estimated is None:
+            return self
+        count = estimated.instructions
+        times = {"cycles": estimated.cycles, "time": estimated.time}
+        return replace(self, instructions=count, index_ops=count, **times)
 
-def room(fits: Occupancy | None) -> dict[str, Any]:
-    """The fields of a row about what fits on a multiprocessor; none where its limits are unknown."""
-    if fits is None:
-        return {}
-    blocks = {"blocks_per_sm": fits.blocks, "blocks_by_shared_memory": fits.by_shared_memory}
-    return {**blocks, "limited_by": fits.limited_by, "pipeline_stages": fits.stages}
+    def resident(self, fits: Occupancy | None) -> "Row":
+        """The row with what fits on a multiprocessor, if its limits are known."""
+        if fits is None:
+            return self
+        return replace(
+            self,
+            blocks_per_sm=fits.blocks,
+            blocks_by_shared_memory=fits.by_shared_memory,
+            limited_by=fits.limited_by,
+            pipeline_stages=fits.stages,
+        )
 
 
 class Recommendation(Struct, frozen=True):
@@ -184,12 +197,16 @@ def recommend(
     used = next((row for family in _IN_USE for row in rows if row.family == family), None)
     if not usable:
         return None
+
+    def advice(row: Row, text: str) -> Recommendation:
+        return Recommendation(row.family, row.offset or "", text, keep=row is used)
+
     if dictated:  # no estimate knows what the hardware does by itself
         taken = min(usable, key=lambda row: (*row.rank, row is not used))
-        why = "; no layout that the hardware knows has fewer wavefronts, bytes, or boxes and instructions "
-        text = f"leave it as it is: {_figures(taken)}{why}of the hardware"
-        text = text if taken is used else _text_to_replace(taken, used, rows)
-        return Recommendation(taken.family, taken.offset or "", text, taken is used)
+        if taken is not used:
+            return advice(taken, _text_to_replace(taken, used, rows))
+        why = "no layout that the hardware knows has fewer wavefronts, bytes, or boxes and instructions "
+        return advice(taken, f"leave it as it is: {_figures(taken)}; {why}of the hardware")
     usable_used = used if used is not None and used.wavefronts is not None else None
     timed = [row for row in usable if row.time is not None]
     doubt = ""
@@ -199,18 +216,16 @@ def recommend(
         doubt = f"; {_NO_TIME_LEFT}, so wavefronts decide"
     elif len(timed) < len(usable):
         doubt, usable = f"; for {count_text(len(usable) - len(timed), 'other row')}, {_NO_TIME_LEFT}", timed
+    candidates = usable
     if usable_used is not None:
-        faster = [row for row in usable if _clearly_faster(row, usable_used)]
-        if not faster:
+        candidates = [row for row in usable if _clearly_faster(row, usable_used)]
+        if not candidates:
             why = _why_keep(usable_used, min(usable, key=_time))
-            text = f"leave it as it is: {_figures(usable_used)}{why}"
-            return Recommendation(usable_used.family, usable_used.offset or "", text + doubt, True)
-    candidates = usable if usable_used is None else faster
+            return advice(usable_used, f"leave it as it is: {_figures(usable_used)}{why}{doubt}")
     least = min(map(_time, candidates))
     as_fast = (row for row in candidates if _time(row) <= SAME_TIME * least)
     taken = min(as_fast, key=lambda row: _adoption_cost(row, used))
-    text = _text_to_replace(taken, used, usable)
-    return Recommendation(taken.family, taken.offset or "", text + doubt, False)
+    return advice(taken, _text_to_replace(taken, used, usable) + doubt)
 
 
 def _clearly_faster(row: Row, used: Row) -> bool:

@@ -141,9 +141,9 @@ def first_astray(before: FootprintOf, after: FootprintOf, arrays: Iterable[Moved
         if new is None:
             return array.before.name
         for stored in (True, False):
-            thread, offset = np.divmod(old[stored], array.before.size)
-            expected = offset if array.moves is None else array.moves(offset)
-            within = bool((expected < array.after.size).all())
-            if not within or not np.array_equal(_distinct(thread * array.after.size + expected), new[stored]):
+            when_and_who, offset = np.divmod(old[stored], array.before.size)
+            moved = offset if array.moves is None else array.moves(offset)
+            expected = _distinct(when_and_who * array.after.size + moved)
+            if (moved >= array.after.size).any() or not np.array_equal(expected, new[stored]):
                 return array.before.name
     return None

@@ -39,7 +39,7 @@ from layoutopt.search.counted import Counter, best, cute_swizzles, plain_layouts
 from layoutopt.search.dictated import ranked
 from layoutopt.search.proposal import Ask
 from layoutopt.search.solve import solve_cases
-from layoutopt.study.comparison import Row, RowAccess, room
+from layoutopt.study.comparison import Row, RowAccess
 from layoutopt.study.edits import nearest_edit, strides_of
 from layoutopt.study.in_use import node_in_use
 
@@ -123,7 +123,7 @@ class TileRows:
                 whole, index_ops = estimates[row.offset]
                 pairs = zip(row.accesses, index_ops, strict=True)
                 accesses = tuple(replace(access, index_ops=count) for access, count in pairs)
-                rows[number] = replace(row, accesses=accesses, **_time_fields(whole))
+                rows[number] = replace(row, accesses=accesses).timed(whole)
         return rows
 
     # Where layouts come from -------------------------------------------------------------------
@@ -287,8 +287,7 @@ class TileRows:
         self.formulas[text] = formula
         ways = [access.ways for access in accesses if access.ways is not None]
         return replace(
-            row,
-            **cost_fields(case, counts, size, alignment),
+            costed(row, case, counts, size, alignment),
             ways=max(ways) if len(ways) == len(accesses) else None,
             by_hardware=sum(d.instructions for d in by_hardware) if self.problem.is_dictated else None,
             accesses=accesses,
@@ -347,32 +346,23 @@ def solved(
     return case, result
 
 
-def cost_fields(
-    case: Case, counts: Sequence[Counts], size: int, alignment: int, estimated: Estimate | None = None
-) -> dict[str, Any]:
-    """The fields of a `Row` about costs, by name.
+def costed(row: Row, case: Case, counts: Sequence[Counts], size: int, alignment: int) -> Row:
+    """A row with what its layout costs, all but time.
 
     Args:
+        row: who the layout belongs to.
         case: the tile and its accesses.
         counts: of each access, under the layout.
         size, alignment: bytes of the layout and of its base's alignment.
-        estimated: the time that it takes, if known.
     """
     reports = [access.report(count) for access, count in zip(case.accesses, counts, strict=True)]
-    fields: dict[str, Any] = {
+    sums = {
         field: rounded_count(sum(getattr(report, field) for report in reports))
         for field in ("wavefronts", "ideal", "excess")
     }
-    fields |= {"bytes": size, "alignment_bytes": alignment}
-    fields["weighted_wavefronts"] = case.weighted_wavefronts(counts) / case.lanes.weight_unit
-    fields |= room(block_occupancy(case, size, alignment))
-    return fields | (_time_fields(estimated) if estimated is not None else {})
-
-
-def _time_fields(estimated: Estimate) -> dict[str, Any]:
-    """The fields of a `Row` about time and instructions, by name."""
-    both = {"instructions": estimated.instructions, "index_ops": estimated.instructions}
-    return both | {"cycles": estimated.cycles, "time": estimated.time}
+    weighted = case.weighted_wavefronts(counts) / case.lanes.weight_unit
+    row = replace(row, **sums, bytes=size, alignment_bytes=alignment, weighted_wavefronts=weighted)
+    return row.resident(block_occupancy(case, size, alignment))
 
 
 def _no_worse(row: Row, within: list[Row]) -> Row:

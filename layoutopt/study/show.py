@@ -346,11 +346,11 @@ def _lines(shown: Shown, phases: tuple[Served, ...], rule: PhaseRule) -> tuple[L
     table, element_bytes = shown.table, shown.case.lowered.tile.element_bytes
     banks, width = rule.banks, rule.bank_bytes
     count = -(-shown.size // (width * banks))
-    owner = np.full(count * banks, -1, np.int64)  # the first element of each word; -1 in a pad
+    first_element = np.full(count * banks, -1, np.int64)  # of each word; -1 in a pad
     # From the last byte down, so that the first element of a word is the one that stays.
     order = np.argsort(-table, kind="stable")
     for k in reversed(range(-(-element_bytes // width) + 1)):
-        owner[(table[order] + min(k * width, element_bytes - 1)) // width] = order
+        first_element[(table[order] + min(k * width, element_bytes - 1)) // width] = order
     lanes: dict[int, set[int]] = {}  # by word
     latest: dict[int, tuple[int, int]] = {}  # by word, the phase of its latest wavefront, and that wavefront
     for p, phase in enumerate(phases):
@@ -361,8 +361,8 @@ def _lines(shown: Shown, phases: tuple[Served, ...], rule: PhaseRule) -> tuple[L
                     latest[touch.word] = p, wavefront
 
     def cell(word: int) -> Cell:
-        element = shown.case.coordinates(int(owner[word])) if owner[word] >= 0 else None
-        place = word * width, word % banks, element
+        element = int(first_element[word])
+        place = word * width, word % banks, shown.case.coordinates(element) if element >= 0 else None
         return Cell(*place, tuple(sorted(lanes[word])), *latest[word]) if word in lanes else Cell(*place)
 
     touched_lines = {word // banks for word in lanes}

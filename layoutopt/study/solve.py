@@ -122,9 +122,9 @@ def with_faster(
         left: seconds that the search left, of which a share is used; None for no limit.
     """
     budget = Budget(_SHARE * (DEFAULT_SECONDS if left is None else left)).portion(1, _MOST_EFFORT)
-    if isinstance(problem, Block) or isinstance(answer, Arrangement) or answer.estimate is not None:
+    if isinstance(problem, Block) or isinstance(answer, Arrangement):
         return answer
-    if answer.layout is None or budget.spent:
+    if answer.layout is None or answer.estimate is not None or budget.spent:
         return answer
     with unhurried():
         case = case_of_result(problem, gpu, answer)

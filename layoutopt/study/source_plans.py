@@ -128,7 +128,7 @@ def declaration(source: Source, array: Array, program: Program) -> Variable:
         for macro in file.macros
         if b"__shared__" in file.data[slice(*macro.value)]
     ]
-    if macros and not in_kernel:
+    if macros and not in_kernel:  # a macro may declare it here, so that those of other kernels are not meant
         variables = [v for v in variables if v.function is None or not v.file.is_kernel(v.function)]
     variables = in_kernel or variables
     if len(variables) != 1:
@@ -261,7 +261,7 @@ class SourceCode(Struct, frozen=True):
         """
         known = macros(self.path, self.target or DEFAULT_TARGET, self.options)
         source = Source(self.path, self.include, known)
-        for k, file in enumerate(source.files):
+        for k, file in enumerate(source.files):  # as the changes of other arrays left them
             if files[file.path] != file.data:
                 source.files[k] = type(file)(file.path, files[file.path])
         program = evaluation.program
@@ -370,9 +370,11 @@ class Ranking(Struct, frozen=True, dict=True):
         Of a flat array, these are the solver's answers and pads; of rows, pads and XORs, in rows and in
         lines of banks within longer rows.
         """
-        if not padded and not self.extents:
+        kinds: list[Callable[[int, int, int], Iterator[Move]]] = [pads, flips] if self.extents else [pads]
+        if padded:
+            kinds = [partial(flips, padded=True)]
+        elif not self.extents:
             yield from ([move] for move in self._solver_moves(unit))
-        kinds = (partial(flips, padded=True),) if padded else (pads, flips) if self.extents else (pads,)
         for kind in kinds:
             for row in self._row_lengths():
                 yield kind(row, unit, self.array.size)

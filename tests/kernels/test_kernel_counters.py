@@ -24,7 +24,7 @@ from layoutopt.kernels.question.problem_data import array_problem
 from layoutopt.kernels.question.summary import summary
 from layoutopt.kernels.read import sass
 from layoutopt.study.check import check
-from layoutopt.study.findings import Finding
+from layoutopt.study.in_use import Finding
 from layoutopt.study.launches import _fix_fields
 
 KERNELS = ROOT / "tests/data/kernels"

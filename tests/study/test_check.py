@@ -100,7 +100,7 @@ def test_the_alignment_that_addresses_need():
 
 def test_where_time_is_over_large_layouts_in_use_are_counted_and_no_more(monkeypatch):
     """The address form of each XOR takes as long as the count."""
-    monkeypatch.setattr("layoutopt.study.findings._QUICK", 0)
+    monkeypatch.setattr("layoutopt.study.in_use._QUICK", 0)
     problem, layout = load("gemm_a_128x64_f16"), "x0*64 + (x1 ^ x0 % 16 * 8)"
     whole, cut = (checked(problem, layout, seconds) for seconds in (10, 0))
     assert cut.accesses == whole.accesses
