@@ -254,6 +254,7 @@ def _whole_problem(evaluation: Evaluation, used: UsedArray) -> Problem:
         ProblemFileError: as `_problem_of`; or an access is not counted.
     """
     options = given_by(evaluation.doubts)  # of the command line, which would make more known
+    # Instructions of which no address is known have none between `low` and `high`.
     anywhere = (k for k, tally in evaluation.tallies.items() if options and tally.high <= tally.low)
     unknown = next((k for k in (*used.steps, *anywhere) if evaluation.tallies[k].unknown), None)
     if unknown is not None:

@@ -119,6 +119,7 @@ class Relaxations(Struct, frozen=True):
             result = solve(asked, target=self.case.device, conflict_free=True, time_limit=None)
             if result.has_layout or result.proof.excess.lower_bound:
                 return result.has_layout
+            # The families that were searched have none: a bound of every layout, or a free table, decides.
             general = every_layout(asked.tile, self.case.device, lanes, SearchLimits(), enough=1)
         if general.bound:
             return False

@@ -414,19 +414,21 @@ class Ranking(Struct, frozen=True, dict=True):
                     yield move_of(layout)
 
     def _transpositions(self) -> Iterator[Iterable[Move]]:
-        """Those with which threads that go down a column reach consecutive elements."""
+        """Those with which threads that go down a column reach consecutive elements.
+
+        A thread goes down a column where its accesses, one after the other, lie a row apart.
+        """
         if not self.may_transpose:
             return
         steps: Counter[int] = Counter()  # bytes from one access to the next of the same lanes
         sites = [part for site in self.sites for part in _by_element(site, self.element)]
         for group in _same_lanes(sites, self.element):
             steps.update(np.diff(sorted(site.offsets[site.lanes][0] for site in group)).tolist())
-        rows, plane = [step for step, _ in steps.most_common(_MOST_COLUMNS)], self.array.size
+        row_lengths, plane = [step for step, _ in steps.most_common(_MOST_COLUMNS)], self.array.size
         if self.extents:
-            rows, plane = [self.extents[-1] * self.element], math.prod(self.extents[-2:]) * self.element
-        for row in rows:
-            if steps[row]:
-                yield transpositions(row, self.element, plane)
+            row_lengths = [self.extents[-1] * self.element]
+            plane = math.prod(self.extents[-2:]) * self.element
+        yield from (transpositions(row, self.element, plane) for row in row_lengths if steps[row])
 
     def _fits(self, move: Move) -> bool:
         """Whether a layout moves whole elements, and takes little more memory."""
