@@ -162,6 +162,7 @@ def _explain_tile(problem: Problem, gpu: Device, progress: Progress) -> Explanat
     case, result = solved(problem, gpu, progress=progress)
     if result.layout is not None:
         progress(f"excess {result.excess:g} in {result.bytes:,} bytes; what could be given up")
+    # What is proved of the layouts searched, and of every layout, where that is another bound.
     bound, of_every_layout = result.proof.objective, result.proof.every_layout
     refuted = bound.lower_bound > 0 or (result.layout is None and result.proof.excess.lower_bound > 0)
     conflict_free = _conflict_free(result.layout is not None and result.excess == 0, refuted, result.status)
@@ -198,15 +199,15 @@ def _explain_tile(problem: Problem, gpu: Device, progress: Progress) -> Explanat
         result.weighted_excess,
         result.offset,
         clique,
-        names(clash),
-        minimal,
-        tuple(other_clashes),
-        tuple(relaxations),
-        tuple(reasons),
-        case.widths,
-        result.decided_by,
-        result.model,
-        case.has_weights,
+        clashing_accesses=names(clash),
+        clash_is_minimal=minimal,
+        other_clashes=tuple(other_clashes),
+        relaxations=tuple(relaxations),
+        reasons=tuple(reasons),
+        widths=case.widths,
+        decided_by=result.decided_by,
+        model=result.model,
+        weighted=case.has_weights,
     )
 
 
@@ -218,8 +219,8 @@ def _conflict_free(found: bool, refuted: bool, status: Status) -> bool | None:
 def _why_none(case: Case, proof: Proof) -> tuple[list[str], dict[str, Any] | None]:
     """Why every layout has conflicts: sentences, and the clique as data, if that is a reason.
 
-    The reasons are those that hold, from the easiest, up to the one that the bound rests on; where that is
-    as easy as a clique, one beside counting is enough.
+    Reasons are told from the easiest on, up to the one that the bound rests on. Where that is no harder than
+    a clique, or is the solver, which speaks last, the first reason but counting ends them.
     """
     subject, clique = subject_of(case.lowered.tile, case.device, case.lanes), None
     as_easy_as_a_clique = ("", COUNTING.evidence, CLIQUE.evidence, SOLVER.evidence)
