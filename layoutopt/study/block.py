@@ -15,16 +15,7 @@ from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.escape import described
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.formula import coordinate_ranges, element_expression
-from layoutopt.problems.answer import (
-    EVERY_LAYOUT,
-    Arrangement,
-    Bound,
-    PlacedTile,
-    Proof,
-    Result,
-    Stages,
-    Status,
-)
+from layoutopt.problems.answer import EVERY_LAYOUT, Arrangement, Bound, Proof, Result, Stages, Status
 from layoutopt.problems.same_layout import alike, beginning, groups, viewed_index
 from layoutopt.problems.types import Block, Problem, Tile
 from layoutopt.study.check import check
@@ -90,31 +81,19 @@ def check_answer(problem: Problem | Block, gpu: Device, answer: Result | Arrange
     names = [tuple(tile.name for tile in tiles) for tiles, _ in problems]
     if [layout.tiles for layout in answer.tiles] != names:
         raise ProblemFileError("tiles", f"expected layouts of {names}, in this order")
+    tiles = {tile.name: tile for tile in problem.tiles}
     for k, ((_, shared), layout) in enumerate(zip(problems, answer.tiles, strict=True)):
         with under(f"tiles[{k}].result"):
             check_claims(shared, gpu, layout.result)
-        with under(f"tiles[{k}]"):
-            _check_places(problem, shared, layout)
-
-
-def _check_places(block: Block, shared: Problem, layout: PlacedTile) -> None:
-    """Check that every tile with this layout has the file's stages and enough bytes.
-
-    Args:
-        block: the file.
-        shared: the problem that the layout answers, whose tile is the largest with the smallest elements.
-        layout: the layout, and the places of the tiles that have it.
-    """
-    tiles = {tile.name: tile for tile in block.tiles}
-    offsets = layout.result.table().ravel()
-    for k, place in enumerate(layout.places):
-        tile = tiles[place.tile]
-        if place.stages != tile.stages:
-            raise ProblemFileError(f"places[{k}].stages", f"expected {tile.stages}, as the file has it")
-        count = tile.elements * tile.element_bits // shared.tile.element_bits
-        least = int(offsets[:count].max()) + shared.tile.storage.element_bytes
-        if place.bytes < least:
-            raise ProblemFileError(f"places[{k}].bytes", f"{place.tile} takes {least}, not {place.bytes}")
+        offsets = layout.result.table().ravel()
+        for j, place in enumerate(layout.places):
+            tile, at = tiles[place.tile], f"tiles[{k}].places[{j}]"
+            if place.stages != tile.stages:
+                raise ProblemFileError(f"{at}.stages", f"expected {tile.stages}, as the file has it")
+            count = tile.elements * tile.element_bits // shared.tile.element_bits  # of the shared elements
+            least = int(offsets[:count].max()) + shared.tile.storage.element_bytes
+            if place.bytes < least:
+                raise ProblemFileError(f"{at}.bytes", f"{place.tile} takes {least}, not {place.bytes}")
 
 
 def placed(problem: Problem | Block, gpu: Device, answer: Result | Arrangement | str) -> Placed:

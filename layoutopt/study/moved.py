@@ -62,8 +62,7 @@ def costs(evaluation: Evaluation) -> Costs:
         most, least = most + at_most, least + at_least
         if action.counter is not None:
             profiled_most, profiled_least = profiled_most + at_most, profiled_least + at_least
-    unbounded = not evaluation.bounded
-    return Costs(unbounded, evaluation.ended, profiled_most, profiled_least, most, least)
+    return Costs(not evaluation.bounded, evaluation.ended, profiled_most, profiled_least, most, least)
 
 
 def why_not_better(before: Evaluation, after: Evaluation) -> str | None:
