@@ -7,7 +7,7 @@ from typing import Any, Final
 import click
 
 from layoutopt.cli.files import FileCommand, InputPath, OutputPath, write_all
-from layoutopt.cli.options import device_file_option, form_options, more_devices
+from layoutopt.cli.options import device_file_option, form_options, minimise_option, more_devices
 from layoutopt.cli.output import form, say, say_json
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground import json_data
@@ -20,15 +20,7 @@ MAX_TEXT_BYTES: Final = 64 << 20
 @click.argument("problem", type=InputPath())
 @form_options("Print the conversion as one JSON object.")
 @click.option("--code", type=OutputPath(), metavar="FILE", help="Write it as a CUDA function.")
-@click.option(
-    "--minimise",
-    "--minimize",
-    "minimise",
-    type=click.Choice(["bytes", "instructions"]),
-    default="bytes",
-    show_default=True,
-    help="What comes after wavefronts.",
-)
+@minimise_option(["bytes", "instructions"], "What comes after wavefronts.", "bytes")
 @device_file_option
 def command(problem: Path, code: Path | None, minimise: str, device_file: Path | None) -> int:
     """Find the instructions that move a tile from one register layout to another.

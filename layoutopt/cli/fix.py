@@ -10,7 +10,7 @@ from msgspec import structs, to_builtins
 
 from layoutopt.cli.files import FileCommand, InputPath, write_all
 from layoutopt.cli.kernel import asked, launch_options
-from layoutopt.cli.options import added, form_options, time_limit_option
+from layoutopt.cli.options import added, form_options, minimise_option, time_limit_option
 from layoutopt.cli.output import form, note, say_diff, say_json
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import Budget, deadline
@@ -31,14 +31,10 @@ change_options = added(
     click.option(
         "--array", metavar="NAME", help="Change this array only  [default: all that have conflicts]"
     ),
-    click.option(
-        "--minimise",
-        "--minimize",
-        "minimise",
-        type=click.Choice(["time", "excess", "bytes"]),
-        default="time",
-        show_default=True,
-        help="What the best change has the least of; all but 'time' may take more time than now.",
+    minimise_option(
+        ["time", "excess", "bytes"],
+        "What the best change has the least of; all but 'time' may take more time than now.",
+        "time",
     ),
     time_limit_option("Seconds; then the best layout that was compared is taken.", 60.0),
     launch_options,

@@ -100,6 +100,16 @@ def time_limit_option(text: str, default: float = DEFAULT_SECONDS) -> Callable[[
     )  # fmt: skip
 
 
+def minimise_option(
+    choices: Sequence[str], text: str, default: str | None = None
+) -> Callable[[Command], Command]:
+    """Add `--minimise`, in either spelling."""
+    return click.option(
+        "--minimise", "--minimize", "minimise", type=click.Choice(choices), default=default,
+        show_default=default is not None, help=text,
+    )  # fmt: skip
+
+
 class StorePath(InputPath):
     """A store of `layoutopt sweep`, opened to be read."""
 

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from layoutopt.cli.files import OutputPath, write_all
-from layoutopt.cli.options import form_options, store_option, time_limit_option, workers_option
+from layoutopt.cli.options import (
+    form_options,
+    minimise_option,
+    store_option,
+    time_limit_option,
+    workers_option,
+)
 from layoutopt.cli.output import note, searching, stopped, tell
 from layoutopt.cli.several import problems_command, typed
 from layoutopt.codegen.registry import LANGUAGES
@@ -58,12 +64,8 @@ _TIGHTER: dict[str, Any] = {
 @click.option(
     "--families", metavar="LIST", help=f"Families to search, comma-separated, out of {','.join(FAMILIES)}."
 )
-@click.option(
-    "--minimise",
-    "--minimize",
-    "minimise",
-    type=click.Choice(FIRSTS),
-    help="What comes first; the others follow in this order  [default: as in the file, else excess]",
+@minimise_option(
+    FIRSTS, "What comes first; the others follow in this order  [default: as in the file, else excess]"
 )
 @click.option("--max-bytes", type=click.IntRange(1), metavar="N", help="Shared memory available.")
 @click.option(
