@@ -38,7 +38,7 @@ from layoutopt.ground.budget import checkpoint
 from layoutopt.model.cp_sat import FAR, Answer, Model, Outcome
 from layoutopt.model.linearisations import Linearisation
 from layoutopt.model.masks import Swizzle
-from layoutopt.model.phases import Masks, Phases, PhaseSet, phases_of
+from layoutopt.model.phases import Masks, PhaseSet, phases_of
 from layoutopt.model.pitches import PitchVariables, pitches_of
 from layoutopt.model.space import Space
 from layoutopt.model.swizzle_rules import (
@@ -115,12 +115,11 @@ class LayoutModel:
             most: elements that a layout takes at most.
             ideal: whether the ceiling of a phase is its ideal, else its counting bound.
         """
-        self.block = space.period if field is not None else 1
         self.model = Model()
         self.space = space
-        self.pitches = PitchVariables(self.model, space, most + self.block - 1)
+        shortens = space.period - 1 if field is not None else 0  # a swizzle, by less than a block
+        self.pitches = PitchVariables(self.model, space, most + shortens)
         self.tile = tile
-        self.field = field
         self.ideal = ideal
         self.swizzle = Swizzle(self.model, field) if field is not None else None
         self.sets = sets
@@ -135,13 +134,14 @@ class LayoutModel:
         self._unflipped: dict[int, int] = {}  # literals: no target below so many bits is flipped
         self.asked = Model()  # the last question
         self.answers: list[Answer] = []
-        beyond = [(self._used, 1), *((pitch, -steps) for pitch, steps in self.pitches.span_terms)]
-        self.model.linear(beyond, [1, FAR], [-self._shorter - 1])
+        used_less_span = [(self._used, 1), *((pitch, -steps) for pitch, steps in self.pitches.span_terms)]
+        self.model.linear(used_less_span, [1, FAR], [-self._shorter - 1])
 
     def least_used(self, candidate: Linearisation) -> int:
         """Elements that a layout over this linearisation takes at least, whatever its swizzle."""
-        field = self.field if candidate.may_swizzle else None
-        last = last_block(candidate, field, self.tile) if field is not None else None
+        if self.swizzle is None or not candidate.may_swizzle:
+            return candidate.span
+        last = last_block(candidate, self.swizzle.field, self.tile)
         return candidate.span if last is None else min(last.reach.values())
 
     def write_out(self, candidate: Linearisation) -> None:
@@ -154,39 +154,43 @@ class LayoutModel:
         """All rules of the module's text for one linearisation, as constraints enforced by its literal y."""
         pitches = pitches_of(candidate, len(self.space.shape))
         y = self.pitches.chosen(pitches)
-        low = 0
-        if self.swizzle is not None:
-            low = self.swizzle.field.targets.stop
-            if candidate.may_swizzle:
-                low = self._keep_vectors(candidate, y)
-            if low > self.swizzle.field.targets.start:
-                self.model.clause([-y - 1, self._no_target_below(low)])
-        self._hold(phases_of(candidate, self.sets, self.tile), y, low)
+        phases = phases_of(candidate, self.sets, self.tile)
+        ceilings = phases.ideal if self.ideal else phases.target
+        if self.swizzle is None:
+            if (phases.costs({})[0] > ceilings).any():
+                self.model.clause((-y - 1,))
+            return
+        targets = self.swizzle.field.targets
+        lowest_target = targets.stop
+        if candidate.may_swizzle:
+            lowest_target = self._keep_vectors(self.swizzle, candidate, y)
+        if lowest_target > targets.start:
+            self.model.clause([-y - 1, self._no_target_below(lowest_target)])
+        for shared in self.swizzle.within_ceilings(phases, ceilings, lowest_target, y):
+            self._conflicts.setdefault((lowest_target, shared), []).append(y)
 
-    def _keep_vectors(self, candidate: Linearisation, y: int) -> int:
-        """Rules `whole vectors` and `last block`; the lowest target that may be flipped."""
-        assert self.swizzle is not None
-        assert self.field is not None
-        obeyed = rules(candidate, self.field, self.tile)
-        low = obeyed.targets.start if len(obeyed.targets) else self.field.targets.stop
-        for parity in self.swizzle.still(obeyed):
-            self.model.clause((-y - 1, -parity - 1))
-        last = last_block(candidate, self.field, self.tile)
-        if last is None:
-            return low
-        if min(last.reach.values()) < candidate.span:
-            self._saving.append(y)
-        for pattern, reach in last.reach.items():
-            differs = self.swizzle.differs(last.sources, pattern)
-            if differs is not None:
-                self.model.clause((-y - 1, *differs, self._at_least(reach)))
-        return low
+    def _keep_vectors(self, swizzle: Swizzle, candidate: Linearisation, y: int) -> int:
+        """Add the rules `whole vectors` and `last block`.
 
-    def _no_target_below(self, low: int) -> int:
-        """A literal under which no target below `low` is flipped."""
-        if low not in self._unflipped:
-            self._unflipped[low] = self.model.boolean(f"flat_{low}")
-        return self._unflipped[low]
+        Returns the lowest target that may be flipped, the end of the targets where none may.
+        """
+        obeyed = rules(candidate, swizzle.field, self.tile)
+        for torn in swizzle.torn(obeyed):
+            self.model.clause((-y - 1, -torn - 1))
+        if (last := last_block(candidate, swizzle.field, self.tile)) is not None:
+            if min(last.reach.values()) < candidate.span:
+                self._saving.append(y)
+            for pattern, reach in last.reach.items():
+                unless = swizzle.unless_flipped(last.sources, pattern, swizzle.field.targets)
+                if unless is not None:
+                    self.model.clause((-y - 1, *unless, self._at_least(reach)))
+        return obeyed.targets.start if obeyed.targets else swizzle.field.targets.stop
+
+    def _no_target_below(self, lowest: int) -> int:
+        """A literal under which no target below `lowest` is flipped."""
+        if lowest not in self._unflipped:
+            self._unflipped[lowest] = self.model.boolean(f"flat_{lowest}")
+        return self._unflipped[lowest]
 
     def _at_least(self, reach: int) -> int:
         """A literal that makes `used` at least `reach`."""
@@ -194,19 +198,6 @@ class LayoutModel:
             literal = self._reaches[reach] = self.model.boolean(f"reaches_{reach}")
             self.model.linear([(self._used, 1)], [reach, FAR], [literal])
         return self._reaches[reach]
-
-    def _hold(self, phases: Phases, y: int, low: int) -> None:
-        """Rules `one at a time` and `ceilings`."""
-        ceilings = phases.ideal if self.ideal else phases.target
-        if self.swizzle is None:
-            if (phases.costs({})[0] > ceilings).any():
-                self.model.clause((-y - 1,))
-            return
-        for shared in self.swizzle.within_ceilings(phases, ceilings, low, [y]):
-            if shared is True:
-                self.model.clause((-y - 1,))
-                return
-            self._conflicts.setdefault((low, shared), []).append(y)
 
     def at_most(self, used: int) -> None:
         """Rule out what takes more elements."""
@@ -257,9 +248,9 @@ class LayoutModel:
         # Only over some linearisations is a layout shorter than its pitches say.
         question.clause([-self._shorter - 1, *self._saving])
         if self.swizzle is not None:
-            for low, unflipped in self._unflipped.items():  # no mask bit of a target below `low` is set
+            for lowest, unflipped in self._unflipped.items():
                 for target, bit in self.swizzle.mask_bits():
-                    if target < low:
+                    if target < lowest:
                         question.clause((-unflipped - 1, -bit - 1))
         if most is not None:
             question.linear([(self._used, 1)], [1, most])
@@ -285,7 +276,7 @@ class LayoutModel:
         candidate = self.pitches.linearisation(answer.values)
         if candidate not in self.written:
             return Solution(candidate, {}, written=False)
-        candidate = replace(candidate, span=answer.values[self._used])
+        candidate = replace(candidate, span=answer.values[self._used])  # to which `shortened` keeps
         masks: Masks = {}
         if self.swizzle is not None:
             highest = int(candidate.table(self.tile.shape).max()) * self.tile.element_bytes

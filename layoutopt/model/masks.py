@@ -11,13 +11,19 @@ allowed where the vectors' own rows are not flipped there. What it cannot expres
 size is no power of two.
 """
 
+import enum
 from collections.abc import Iterator, Sequence
-from typing import Literal
 
 from layoutopt.ground.arrays import IntArray
 from layoutopt.model.cp_sat import FAR, Model
 from layoutopt.model.phases import Masks, Phases
 from layoutopt.model.swizzle_rules import Field, Rules
+
+
+class Known(enum.Enum):
+    """Whether two words share a bank, where that is the same under all masks."""
+
+    ALWAYS, NEVER = True, False
 
 
 class Swizzle:
@@ -28,7 +34,7 @@ class Swizzle:
         self.field = field
         self._bits: dict[tuple[int, int], int] = {}
         self._parity: dict[tuple[int, int], int] = {}
-        self._shared: dict[tuple[int, int, int], int | Literal[True] | None] = {}
+        self._shared: dict[tuple[int, int, int], int | Known] = {}
         self._sources = [field.sources(bit) for bit in range(field.targets.stop)]
 
     def mask_bits(self) -> Iterator[tuple[int, int]]:
@@ -44,77 +50,79 @@ class Swizzle:
         return self._new_parity(target, bits) if known is None else known
 
     def _new_parity(self, target: int, bits: int) -> int:
-        low = bits & -bits
-        source = target, low.bit_length() - 1
-        if source not in self._bits:
-            self._bits[source] = self.model.boolean(f"mask_{target}_{source[1]}")
-        rest = self.parity(target, bits ^ low)
-        literal = self._bits[source]
+        lowest = bits & -bits
+        source = lowest.bit_length() - 1
+        if (target, source) not in self._bits:
+            self._bits[target, source] = self.model.boolean(f"mask_{target}_{source}")
+        rest = self.parity(target, bits ^ lowest)
+        literal = self._bits[target, source]
         if rest is not None:
             literal = self.model.xor(rest, literal, f"parity_{target}_{bits}")
         self._parity[target, bits] = literal
         return literal
 
-    def shared_bank(self, difference: int, bank_bits: int, low: int) -> int | Literal[True] | None:
-        """A literal that is true where words at `difference` share a bank; None if they never do.
+    def unless_flipped(self, word: int, pattern: int, targets: range) -> list[int] | None:
+        """Literals of which one is true unless masks flip in `word` those of the targets that `pattern` has.
+
+        None where no masks do.
+        """
+        literals = []
+        for bit in targets:
+            wanted = pattern >> bit & 1
+            parity = self.parity(bit, word & self._sources[bit])
+            if parity is not None:
+                literals.append(-parity - 1 if wanted else parity)
+            elif wanted:
+                return None
+        return literals
+
+    def shared_bank(self, difference: int, bank_bits: int, lowest_target: int) -> int | Known:
+        """A literal that is true where words at `difference` share a bank.
 
         Args:
             difference: of two word offsets, as an XOR.
             bank_bits: log2 of the banks.
-            low: bits below this do not tell words of this phase apart, or are never flipped.
+            lowest_target: no bit below this is flipped; or it is inside the chunk of one lane.
         """
-        key = difference, bank_bits, low
+        key = difference, bank_bits, lowest_target
         if key not in self._shared:
-            self._shared[key] = self._shared_bank(difference, bank_bits, low)
+            unflipped = difference & ((1 << min(lowest_target, bank_bits)) - 1)
+            # The bank bits in which the words differ are to be flipped in one of them, and no others.
+            targets = range(lowest_target, bank_bits)
+            unless = None if unflipped else self.unless_flipped(difference, difference, targets)
+            if unless:
+                self._shared[key] = shared = self.model.boolean(f"e_{difference}")
+                self.model.clause([*unless, shared])
+            else:
+                self._shared[key] = Known.NEVER if unless is None else Known.ALWAYS
         return self._shared[key]
 
-    def _shared_bank(self, difference: int, bank_bits: int, low: int) -> int | Literal[True] | None:
-        """`shared_bank`, where it was not asked before: every bank bit of both words must come out alike."""
-        if difference & ((1 << min(low, bank_bits)) - 1):
-            return None
-        agree = []
-        for bit in range(low, bank_bits):
-            flipped = difference >> bit & 1
-            if sources := difference & self._sources[bit]:
-                parity = self._parity.get((bit, sources))
-                if parity is None:
-                    parity = self._new_parity(bit, sources)
-                agree.append(-parity - 1 if flipped else parity)
-            elif flipped:
-                return None
-        if not agree:
-            return True
-        shared = self.model.boolean(f"e_{difference}")
-        self.model.clause([*agree, shared])
-        return shared
-
     def loads(
-        self, words: Sequence[int], bank_bits: int, low: int
+        self, words: Sequence[int], bank_bits: int, lowest_target: int
     ) -> Iterator[tuple[list[tuple[int, int]], int]]:
         """For each of a phase's words, (literal, coefficient) and a constant: others that share its bank."""
+        # The least difference of a word is 0, to itself. Words of the same differences have the same load.
         for row in sorted({tuple(sorted(u ^ v for v in words)[1:]) for u in words}):
             terms: dict[int, int] = {}
-            constant = 0
+            always = 0
             for difference in row:
-                shared = self.shared_bank(difference, bank_bits, low)
-                if shared is True:
-                    constant += 1
-                elif shared is not None:
+                shared = self.shared_bank(difference, bank_bits, lowest_target)
+                if shared is Known.ALWAYS:
+                    always += 1
+                elif shared is not Known.NEVER:
                     terms[shared] = terms.get(shared, 0) + 1
-            yield list(terms.items()), constant
+            yield list(terms.items()), always
 
-    def still(self, rules: Rules) -> Iterator[int]:
-        """Literals that are true where a flip would tear a vector."""
-        for target, offsets in rules.still:
+    def torn(self, rules: Rules) -> Iterator[int]:
+        """Literals that are true where a flip tears a vector."""
+        for target, offsets in rules.unflipped:
             for offset in offsets:
-                parity = self.parity(target, offset & self.field.sources(target))
+                parity = self.parity(target, offset & self._sources[target])
                 if parity is not None:
                     yield parity
 
-    def within_ceilings(
-        self, phases: Phases, ceilings: IntArray, low: int, only_if: Sequence[int] = ()
-    ) -> Iterator[int | Literal[True]]:
-        """Constrain every phase to at most its ceiling of wavefronts, unless a literal of `only_if` is false.
+    def within_ceilings(self, phases: Phases, ceilings: IntArray, lowest_target: int, y: int) -> list[int]:
+        """Constrain phases to at most their ceilings of wavefronts, if the literal `y` is true.
 
         Two words u, v of one phase meet in a bank exactly when `B(u ^ v) = 0`, where B is the bank part of
         the swizzle. So a phase costs, for each of its words w, 1 + the number of words w' that share its
@@ -123,39 +131,31 @@ class Swizzle:
         Args:
             phases: of one linearisation.
             ceilings: most wavefronts of each phase, shape (phases,).
-            low: no bit below this is flipped.
-            only_if: literals that enforce the constraints on phases with conflicts.
+            lowest_target: no bit below this is flipped.
+            y: literal of the linearisation.
 
-        Yields:
-            Literals that must be false for phases of ceiling 1; True where such a phase always conflicts.
+        Returns:
+            Literals that must be false if `y` is true. That is left to the caller, who says it for all
+            linearisations in one constraint.
         """
         together: dict[tuple[int, int], list[int]] = {}  # phases without conflicts, by bits of their banks
         for k, ceiling in enumerate(ceilings.tolist()):
-            bits = int(phases.bank_bits[k]), max(low, int(phases.chunk_bits[k]))
+            bits = int(phases.bank_bits[k]), max(lowest_target, int(phases.chunk_bits[k]))
             if ceiling == 1:  # in clauses, which every SAT solver reads
                 together.setdefault(bits, []).append(k)
             elif len(words := phases.held(k)) > ceiling:
-                for terms, constant in self.loads(words, *bits):
-                    self.model.linear(terms, [-FAR, ceiling - 1 - constant], only_if)
+                for terms, always in self.loads(words, *bits):
+                    self.model.linear(terms, [-FAR, ceiling - 1 - always], [y])
         apart = [(d, *bits) for bits, rows in together.items() for d in phases.differences(rows)]
+        conflicts = []
         for difference in sorted(apart):
-            if (shared := self.shared_bank(*difference)) is not None:
-                yield shared
-
-    def differs(self, sources: int, pattern: int) -> list[int] | None:
-        """Literals of which one is true unless words of these source bits have the targets `pattern` flipped.
-
-        None where no masks flip them so.
-        """
-        literals = []
-        for bit in self.field.targets:
-            wanted = pattern >> bit & 1
-            parity = self.parity(bit, sources & self.field.sources(bit))
-            if parity is not None:
-                literals.append(-parity - 1 if wanted else parity)
-            elif wanted:
-                return None
-        return literals
+            shared = self.shared_bank(*difference)
+            if shared is Known.ALWAYS:
+                self.model.clause([-y - 1])
+                break
+            if shared is not Known.NEVER:
+                conflicts.append(shared)
+        return conflicts
 
     def index_cost(self, model: Model, shift: int, single: int) -> list[tuple[int, int]]:
         """Terms of an objective: `shift` for each distinct distance, `single` for each mask bit."""

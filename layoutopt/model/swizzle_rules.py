@@ -76,45 +76,46 @@ class Field(Struct, frozen=True, eq=False):
 
 def swizzle_field(sets: Sequence[PhaseSet], tile: Tile, trace: Trace) -> Field | None:
     """Where a swizzle may act, given the phases and the accesses of a tile; None where none is possible."""
-    size = tile.element_bytes
-    word_bytes = sets[0].rule.bank_bytes
-    if size & (size - 1):
+    size, word_bytes = tile.element_bytes, sets[0].rule.bank_bytes
+    fewest, most = min(s.rule.banks for s in sets), max(s.rule.banks for s in sets)
+    # Bits of the bank of some access are flipped, but for those inside an element.
+    targets = range(_bits_inside(size, word_bytes), most.bit_length() - 1)
+    if size & (size - 1) or not targets:
         return None
-    low = max(1, size // word_bytes).bit_length() - 1
-    high = max(s.rule.banks for s in sets).bit_length() - 1
-    # Words of one Kepler row never conflict, so bits inside it are no sources either.
-    row_words = [s.rule.row_words for s in sets if s.rule.row_words > 1]
-    first_source = (max(row_words) if row_words else min(s.rule.banks for s in sets)).bit_length() - 1
     starts: dict[int, list[IntArray]] = {}
     for access in trace.accesses:
-        chunk_bits = max(1, access.operation.width_bytes // word_bytes).bit_length() - 1
-        if chunk_bits > low:
+        chunk_bits = _bits_inside(access.operation.width_bytes, word_bytes)
+        if chunk_bits > targets.start:
             starts.setdefault(chunk_bits, []).append(access.starts)
     vectors = tuple(
         (bits, np.flatnonzero(np.bincount(np.concatenate(parts)))) for bits, parts in sorted(starts.items())
     )
-    vector_bits = max((bits for bits, _ in vectors), default=low)  # inside the widest vector
-    first_source = max(first_source, vector_bits)  # a source bit inside a vector would tear it
-    same_banks = min(s.rule.banks for s in sets) == 1 << high
-    inner = range(vector_bits, high) if same_banks else range(0)
-    return Field(range(low, high), first_source, word_bytes, inner, vectors) if low < high else None
+    vector_bits = max(starts, default=targets.start)
+    # Sources are no bits of every access's bank, nor inside a group of `_unread_group`, nor inside a vector,
+    # which they would tear.
+    bank_bits = max(fewest, _unread_group(s.rule for s in sets)).bit_length() - 1
+    inner = range(vector_bits, targets.stop) if fewest == most else range(0)
+    return Field(targets, max(bank_bits, vector_bits), word_bytes, inner, vectors)
 
 
-def unread_group(rules: Iterable[PhaseRule]) -> int:
+def _bits_inside(size_bytes: int, word_bytes: int) -> int:
+    """Bits of the word offset that are the same wherever something of this size begins."""
+    return max(1, size_bytes // word_bytes).bit_length() - 1
+
+
+def _unread_group(rules: Iterable[PhaseRule]) -> int:
     """Words of an aligned group whose bits above the banks no swizzle reads; 1 where there is none.
 
-    Those of one group and bank are one word to the phases, which such a source would tear apart.
+    Those of one group and bank are one word to the phases (Kepler), which such a source would tear apart.
     """
-    every = list(rules)
-    group = max((rule.row_words for rule in every), default=1)
-    return group if group > min((rule.banks for rule in every), default=1) else 1
+    return max((rule.row_words for rule in rules), default=1)
 
 
 def left_out(rules: Iterable[PhaseRule], element_bytes: int) -> str:
     """Swizzles of the family `xor` that are not searched, as a scope names them; often none."""
     if element_bytes & (element_bytes - 1):
         return f", no XOR over elements of {element_bytes} bytes"
-    group = unread_group(rules)
+    group = _unread_group(rules)
     return f", XOR sources outside groups of {group} words" if group > 1 else ""
 
 
@@ -128,16 +129,21 @@ class LastBlock(Struct, frozen=True):
     # For each pattern, the row operations with which it takes no more: target -> source mask
     operations: dict[int, Masks]
 
+    def flips(self, masks: Masks) -> int:
+        """The pattern of target bits that masks flip in all of it."""
+        return sum(1 << bit for bit, mask in masks.items() if (mask & self.sources).bit_count() & 1)
+
 
 @lru_cache(maxsize=256)
 def last_block(candidate: Linearisation, field: Field, tile: Tile) -> LastBlock | None:
     """The last block under `candidate`; None where no swizzle changes how long it is."""
-    size, bits = tile.element_bytes, field.targets.stop
+    size, block_bits = tile.element_bytes, field.targets.stop
     table = candidate.table(tile.shape)
-    block = (1 << bits) * field.word_bytes // size  # elements of a block
+    block = (1 << block_bits) * field.word_bytes // size  # elements of a block
     last = int(table.max()) // block
     inside = table[table >= last * block] - last * block
-    if len(inside) == block or (last == 0 and field.first_source >= bits and not field.inner):
+    unread = last == 0 and field.first_source >= block_bits  # all source bits are 0
+    if len(inside) == block or (unread and not field.inner):
         return None
     ends: dict[int, int] = {}  # of each word, the byte behind the last element that starts in it
     for start in (inside * size).tolist():
@@ -145,10 +151,10 @@ def last_block(candidate: Linearisation, field: Field, tile: Tile) -> LastBlock 
         ends[word] = max(ends.get(word, 0), start % field.word_bytes + size)
     words, word_ends = zip(*sorted(ends.items()), strict=True)
     reach, operations = {}, {}
-    for pattern in range(0, 1 << bits if last else 1, 1 << field.targets.start):
-        end, rows = _shortest(words, word_ends, pattern, bits, field.inner, field.word_bytes)
+    for pattern in range(0, 1 << block_bits if last else 1, 1 << field.targets.start):
+        end, rows = _shortest(words, word_ends, pattern, block_bits, field.inner, field.word_bytes)
         reach[pattern], operations[pattern] = last * block + end // size, dict(rows)
-    return LastBlock(last << bits, reach, operations)
+    return LastBlock(last << block_bits, reach, operations)
 
 
 @lru_cache(maxsize=1 << 14)
@@ -180,13 +186,13 @@ def _shortest(
         if not ones:
             return descend(zeros, bit - 1)
         set_bytes = word_bytes << bit  # that a set bit adds
-        end, rows = descend(ones, bit - 1)
-        choices = [Shortest(end + set_bytes, rows)]
+        as_it_is = descend(ones, bit - 1)
+        choices = [Shortest(as_it_is.end + set_bytes, as_it_is.rows)]
         sources = [s for s in inner if s > bit and left[0][0] >> s & 1] if bit in inner else []
-        if sources:
+        if sources:  # the bit can be flipped: it is then set where it was not, or nowhere
+            flipped = descend(zeros, bit - 1) if zeros else as_it_is
             row = (bit, 1 << sources[0])
-            end, rows = descend(zeros, bit - 1) if zeros else (end - set_bytes, rows)
-            choices.append(Shortest(end + set_bytes, (row, *rows)))
+            choices.append(Shortest(flipped.end + (set_bytes if zeros else 0), (row, *flipped.rows)))
         return min(choices, key=lambda choice: (choice.end, len(choice.rows)))
 
     return descend([(w ^ pattern, end) for w, end in zip(words, word_ends, strict=True)], bits - 1)
@@ -197,16 +203,15 @@ def shortened(candidate: Linearisation, field: Field, tile: Tile, masks: Masks) 
     block = last_block(candidate, field, tile)
     if block is None:
         return masks
-    flip = sum(1 << bit for bit, mask in masks.items() if (mask & block.sources).bit_count() & 1)
-    rows = block.operations[flip]
+    rows = block.operations[block.flips(masks)]
     if not rows or _end(candidate, field, tile, masks) <= candidate.span:
         return masks
     both = dict(masks)
     for bit, row in rows.items():
-        mask = masks.get(bit, 0) ^ row
-        for source, other in masks.items():
-            mask ^= other if row >> source & 1 else 0
-        both[bit] = mask
+        both[bit] = masks.get(bit, 0) ^ row
+        # A row reads bits as the masks have flipped them: of a target, it reads what its mask does, too.
+        for target, mask in masks.items():
+            both[bit] ^= mask if row >> target & 1 else 0
     return {bit: mask for bit, mask in sorted(both.items()) if mask}
 
 
@@ -221,60 +226,49 @@ def _end(candidate: Linearisation, field: Field, tile: Tile, masks: Masks) -> in
 
 
 class Rules(Struct, frozen=True):
-    """What a swizzle over one linearisation must obey besides the phases."""
+    """What a swizzle over one linearisation must obey besides the phases, lest it tear vectors."""
 
     targets: range  # bank bits that may be flipped
-    # (target, source bits of offsets): at these offsets the target may not be flipped
-    still: tuple[tuple[int, tuple[int, ...]], ...]
-    # Source bits of the last block of offsets, and the flips that may happen to it
-    last: tuple[int, frozenset[int]] | None
+    # (target, source bits of offsets): at these offsets the target may not be flipped.
+    unflipped: tuple[tuple[int, tuple[int, ...]], ...]
 
 
 def rules(candidate: Linearisation, field: Field, tile: Tile) -> Rules:
-    """The rules under `candidate`: vectors stay whole, and the layout within `candidate.span`.
+    """The rules under `candidate`.
 
     Flips are linear in the source bits, so a basis of the vectors' source bits is enough. Where it
     spans every source, no target inside the vector is left.
     """
-    table = candidate.table(tile.shape) * tile.element_bytes // field.word_bytes
-    sources = (int(table.max()) >> field.first_source).bit_length()
+    words = candidate.table(tile.shape) * tile.element_bytes // field.word_bytes
+    source_bits = (int(words.max()) >> field.first_source).bit_length()
     targets = field.targets
-    still: list[tuple[int, tuple[int, ...]]] = []
+    unflipped: list[tuple[int, tuple[int, ...]]] = []
     for chunk_bits, starts in field.vectors:
-        basis = xor_basis(np.flatnonzero(np.bincount(table[starts] >> field.first_source)).tolist())
-        if len(basis) == sources:
+        basis = xor_basis(np.flatnonzero(np.bincount(words[starts] >> field.first_source)).tolist())
+        if len(basis) == source_bits:
             targets = range(min(max(targets.start, chunk_bits), targets.stop), targets.stop)
             continue
         for target in range(targets.start, min(chunk_bits, targets.stop)):
-            still.append((target, tuple(head << field.first_source for head in basis)))
-    last = None
-    if (block := last_block(candidate, field, tile)) is not None:
-        flips = (pattern for pattern, reach in block.reach.items() if reach <= candidate.span)
-        last = block.sources, frozenset(flips)
-    return Rules(targets, tuple((t, v) for t, v in still if t in targets), last)
+            unflipped.append((target, tuple(sources << field.first_source for sources in basis)))
+    return Rules(targets, tuple((t, offsets) for t, offsets in unflipped if t in targets))
 
 
-def textbook(field: Field, given: Rules, highest: int) -> Iterator[Masks]:
-    """Every `Swizzle<B, M, S>` within the rules: B targets in a row, each flipped by the bit S above.
+def textbook(candidate: Linearisation, field: Field, tile: Tile) -> Iterator[Masks]:
+    """Every `Swizzle<B, M, S>` that may lie over a candidate within its span.
 
-    Args:
-        highest: the highest offset in words.
+    It flips B targets in a row, each by the bit S above it.
     """
-    top = highest.bit_length()
-    for count in range(1, len(given.targets) + 1):
-        for first in range(given.targets.start, given.targets.stop - count + 1):
-            least = min(count, max(1, field.first_source - first))
-            for shift in range(least, top - first - count + 1):
+    obeyed, last = rules(candidate, field, tile), last_block(candidate, field, tile)
+    targets, top = (
+        obeyed.targets,
+        ((candidate.span * tile.element_bytes - 1) // field.word_bytes).bit_length(),
+    )
+    for count in range(1, len(targets) + 1):
+        for first in range(targets.start, targets.stop - count + 1):
+            nearest = min(count, max(1, field.first_source - first))
+            for shift in range(nearest, top - first - count + 1):
                 masks = {bit: 1 << bit + shift for bit in range(first, first + count)}
-                if _obeys(masks, given):
+                pairs = ((masks.get(target, 0), v) for target, held in obeyed.unflipped for v in held)
+                torn = any((mask & offset).bit_count() & 1 for mask, offset in pairs)
+                if not torn and (last is None or last.reach[last.flips(masks)] <= candidate.span):
                     yield masks
-
-
-def _obeys(masks: Masks, given: Rules) -> bool:
-    """Whether masks keep vectors whole and flip the last block as they may."""
-    if any((masks.get(target, 0) & v).bit_count() & 1 for target, held in given.still for v in held):
-        return False
-    if given.last is None:
-        return True
-    sources, allowed = given.last
-    return sum(1 << bit for bit, mask in masks.items() if (mask & sources).bit_count() & 1) in allowed

@@ -200,7 +200,7 @@ class _Tree:
             allowed = masks & ~question.field.sources(bit) == 0
             if bit not in question.rules.targets:
                 allowed = masks == 0
-            for target, offsets in question.rules.still:
+            for target, offsets in question.rules.unflipped:
                 for offset in offsets if target == bit else ():
                     allowed &= np.bitwise_count(masks & offset) % 2 == 0
             if question.shifts is not None:
@@ -223,7 +223,7 @@ class _Tree:
         question = self.question
         first = question.field.first_source
         parts = np.unique(self.words[self.words >= 0] >> first).tolist()
-        parts += [offset >> first for _, offsets in question.rules.still for offset in offsets]
+        parts += [offset >> first for _, offsets in question.rules.unflipped for offset in offsets]
         parts += [] if question.last is None else [question.last.sources >> first]
         # Not every row may read all of them, or one of them is nearer than those that say the same.
         if first < question.field.targets.stop or question.shifts is not None:

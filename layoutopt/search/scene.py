@@ -303,10 +303,8 @@ class Scene:
 
     def textbook(self, candidate: Linearisation) -> Iterator[Masks]:
         """The masks of every `Swizzle<B, M, S>` that may lie over it."""
-        field, tile = self.field, self.tile
-        if field is not None and candidate.may_swizzle:
-            highest = (candidate.span * tile.element_bytes - 1) // field.word_bytes
-            yield from textbook(field, rules(candidate, field, tile), highest)
+        if self.field is not None and candidate.may_swizzle:
+            yield from textbook(candidate, self.field, self.tile)
 
     def phases(self, candidate: Linearisation) -> Phases:
         """The phases of the accesses under a linearisation."""
