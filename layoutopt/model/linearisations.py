@@ -30,6 +30,7 @@ MAX_DIGITS = 6
 MAX_CUTS = 2
 _CUT_UP_AT_ONCE = 64
 _FEW_STARTS = 16  # starts of accesses that are checked before all of them
+_UNHOISTED = 2  # operations: a loop computes a rotation again where it would hoist an XOR
 
 
 class Linearisation(Struct, frozen=True):
@@ -75,12 +76,15 @@ def _offsets(
         part = at[digit.dim] // digit.divide % digit.size * digit.stride
         parts[digit.dim] = parts[digit.dim] + part if digit.dim in parts else part
     total: IntArray = sum(parts.values(), np.zeros((), np.int64))
-    if turn:
+    if turn:  # lines are the values of the last digit, and lie at the stride of the one before
         line, place = np.divmod(total, digits[-2].stride)
         total = total - place + (place + turn * line) % digits[-1].size
     if interval[0]:
         total = total + total // interval[0] * interval[1]
     return total
+
+
+_NO_MOVES = np.array([[0], [1], [1], [0], [0]])  # no rotation and no interval, as `Together` has it
 
 
 class Together:
@@ -100,7 +104,8 @@ class Together:
     def of(candidates: Sequence[Linearisation]) -> "Together":
         """Linearisations of any kind."""
         number: dict[Piece, int] = {}
-        most = max(len(c.digits) for c in candidates)  # those of fewer digits are filled up with stride 0
+        # Those of fewer digits are filled up with stride 0, by which any piece adds nothing.
+        most = max(len(c.digits) for c in candidates)
         digits = [
             [(number.setdefault((d.dim, d.divide, d.size), len(number)), d.stride) for d in c.digits]
             + [(0, 0)] * (most - len(c.digits))
@@ -160,6 +165,8 @@ def keeps_whole(space: Space, candidate: Linearisation) -> bool:
             if (first % multiple).any():
                 return False
             if space.vector > 1:  # else elements that need alignment beyond their own are covered one by one
+                # The innermost digit holds whole vectors: only a rotation or a pad inside it tears one, and
+                # moves its last element.
                 last = [*at[:-1], at[-1] + multiple - 1]
                 end = _offsets(candidate.digits, candidate.turn, candidate.interval, last)
                 if (end != first + multiple - 1).any():
@@ -174,11 +181,11 @@ def unpadded(space: Space, cuts: int, below: int | None = None) -> Iterator[Line
     itself take more than the tile's elements, the shorter candidate with strides aligned in sum comes first.
     """
     for structure in structures(space, cuts, below):
-        no_pads = (0,) * (len(structure) - 1)
-        candidate = candidate_of(space, structure, no_pads)
+        candidate = candidate_of(space, structure)
         if space.starts and (candidate is None or candidate.span > math.prod(space.shape)):
-            units = least_units(space, structure) if cuts else least_steps(space, structure)
-            shorter = candidate_of(space, structure, no_pads, units)
+            # Without cuts, the steps of `layoutopt.model.pitches`.
+            units = least_units(space, structure) if cuts else _least_steps(space, structure)
+            shorter = candidate_of(space, structure, units=units)
             if shorter is not None and shorter != candidate and keeps_whole(space, shorter):
                 yield shorter
         if candidate is not None:
@@ -188,9 +195,8 @@ def unpadded(space: Space, cuts: int, below: int | None = None) -> Iterator[Line
 def rotated(space: Space) -> Iterator[Linearisation]:
     """Candidates whose lines are rotated, with no more padding than alignment demands."""
     for structure in lines(space) if "rotate" in space.families else ():
-        no_pads = (0,) * (len(structure) - 1)
-        dense = candidate_of(space, structure, no_pads, least_units(space, structure))
-        for plain in dict.fromkeys((dense, candidate_of(space, structure, no_pads))):
+        dense = candidate_of(space, structure, units=least_units(space, structure))
+        for plain in dict.fromkeys((dense, candidate_of(space, structure))):
             if plain is not None:
                 yield from rotations(space, plain)
 
@@ -208,32 +214,32 @@ def rotations(space: Space, plain: Linearisation) -> Iterator[Linearisation]:
     not lie at multiples of one pitch.
     """
     inner = plain.digits[-1]
-    if inner.stride != 1 or inner.size == plain.span or len(plain.digits) < 2:
+    if inner.stride != 1 or inner.size == plain.span or len(plain.digits) < 2:  # one line, or none
         return
     pitch = plain.digits[-2].stride
     if any(d.stride % pitch for d in plain.digits[:-2]):
         return
+    # Whether turns by multiples of `space.multiple` keep accesses aligned because `plain` does.
+    plain_aligned = inner.size % space.multiple == pitch % space.multiple == 0 and keeps_whole(space, plain)
+    # An addition, a remainder, perhaps a multiplication.
+    remainder = 1 if not inner.size & (inner.size - 1) else 3
+    operations = plain.operations + 1 + remainder + _UNHOISTED
     turns = np.arange(1, inner.size)
     for multiple, starts in space.starts:
         line, place = np.divmod(_offsets(plain.digits, 0, (0, 0), _few(starts)), pitch)
         places = (place + turns[:, None] * line) % inner.size
         turns = turns[~((line * pitch + places) % multiple).any(axis=1)]
-    # A turn by a multiple of this keeps every access aligned that `plain` does.
-    step = space.multiple
-    regular = not (inner.size % step or pitch % step) and keeps_whole(space, plain)
-    # An addition, a remainder, perhaps a multiplication; and unlike an XOR it is never hoisted.
-    remainder = 3 if not inner.size & (inner.size - 1) else 5
     for turn in turns.tolist():
         checkpoint()
         candidate = replace(
             plain,
-            operations=plain.operations + (turn > 1) + 1 + remainder,
+            operations=operations + (turn > 1),
             family="rotate" if plain.family == "none" else f"{plain.family}+rotate",
             # No swizzle over a rotation and a pad: nobody reads an index of so many families.
             may_swizzle=plain.may_swizzle and pitch == inner.size,
             turn=turn,
         )
-        if (regular and turn % step == 0) or keeps_whole(space, candidate):
+        if (plain_aligned and turn % space.multiple == 0) or keeps_whole(space, candidate):
             yield candidate
 
 
@@ -280,11 +286,12 @@ def of_own_bytes(space: Space, cuts: int, below: int) -> Iterator[Together]:
         number: dict[Piece, int] = {}
         sets = [[number.setdefault(p, len(number)) for p in pieces if p[2] > 1] for pieces in batch]
         digits = np.array(sets)[:, list(_orders(space, len(sets[0]), cuts))].reshape(-1, len(sets[0]))
-        digits = digits[np.array([keeps_vectors(space, (piece,)) for piece in number])[digits[:, -1]]]
+        may_be_innermost = np.array([keeps_vectors(space, (piece,)) for piece in number])
+        digits = digits[may_be_innermost[digits[:, -1]]]
         sizes = np.array([size for _, _, size in number])[digits]
         strides = np.cumprod(sizes[:, ::-1], axis=1)[:, ::-1] // sizes
-        no_moves = np.broadcast_to(np.array([[0], [1], [1], [0], [0]]), (5, len(digits)))
-        yield Together(tuple(number), np.array([digits.T, strides.T]), no_moves)
+        moves = np.broadcast_to(_NO_MOVES, (len(_NO_MOVES), len(digits)))
+        yield Together(tuple(number), np.array([digits.T, strides.T]), moves)
 
 
 def _orders(space: Space, count: int, cuts: int) -> Iterator[tuple[int, ...]]:
@@ -304,14 +311,12 @@ def _cut_up(space: Space, cuts: int, below: int | None) -> Iterator[list[Piece]]
     if sum(1 for extent in shape if extent > 1) + cuts > MAX_DIGITS:
         return
     for cut_set in itertools.combinations(cut_points(shape), cuts):
-        pieces: list[Piece] = []
-        for d, extent in enumerate(shape):
-            of_dim = _cut(d, extent, tuple([c for dim, c in cut_set if dim == d]))
-            if not of_dim:
-                break
-            pieces += of_dim
-        else:
+        of_dims = [
+            _cut(d, extent, tuple([c for dim, c in cut_set if dim == d])) for d, extent in enumerate(shape)
+        ]
+        if all(of_dims):
             checkpoint()
+            pieces = [piece for of_dim in of_dims for piece in of_dim]
             if below is None or least_operations_of(tuple(pieces), shape) < below:
                 yield pieces
 
@@ -319,10 +324,10 @@ def _cut_up(space: Space, cuts: int, below: int | None) -> Iterator[list[Piece]]
 @lru_cache(maxsize=1 << 12)
 def _cut(dim: int, extent: int, cuts: tuple[int, ...]) -> list[Piece]:
     """The pieces of a dimension between cuts, slowest first; none where one is no multiple of another."""
-    at = sorted({1, extent, *cuts})
-    if any(high % low for low, high in itertools.pairwise(at)):
+    steps = list(itertools.pairwise([1, *cuts, extent]))
+    if any(high % low for low, high in steps):
         return []
-    return [(dim, low, high // low) for low, high in itertools.pairwise(at)][::-1] or [(dim, 1, 1)]
+    return [(dim, low, high // low) for low, high in reversed(steps)]
 
 
 def cut_points(shape: tuple[int, ...]) -> list[tuple[int, int]]:
@@ -333,7 +338,10 @@ def cut_points(shape: tuple[int, ...]) -> list[tuple[int, int]]:
 def candidate_of(
     space: Space, structure: Structure, pads: tuple[int, ...] = (), units: Sequence[int] | None = None
 ) -> Linearisation | None:
-    """The candidate with the least strides; None if it needs a pad that is not allowed, or no cut.
+    """The candidate with the least strides.
+
+    None if it needs a pad that no family allows, or one between the elements of a vector; or if two digits
+    of one coordinate lie as if it were not cut there.
 
     Args:
         pads: elements by which each stride is longer, slowest first.
@@ -348,7 +356,7 @@ def candidate_of(
                 return None
             padded = True
         elif digits and dim == digits[-1].dim and divide == digits[-1].divide * digits[-1].size:
-            return None  # two digits of one coordinate in a row, as if never cut
+            return None
         digits.append(Digit(dim, divide, size, stride))
         needed = stride * size
     digits.reverse()
@@ -380,7 +388,7 @@ def least_units(space: Space, structure: Structure) -> list[int]:
     ]
 
 
-def least_steps(space: Space, structure: Structure) -> list[int]:
+def _least_steps(space: Space, structure: Structure) -> list[int]:
     """For each digit, slowest first: no stride but multiples of this can keep accesses aligned in sum."""
     steps = space.congruences(structure).steps
     return [math.lcm(unit, step) for unit, step in zip(least_units(space, structure), steps, strict=True)]
@@ -413,9 +421,9 @@ def keeps_vectors(space: Space, structure: Sequence[Piece]) -> bool:
 
 
 def offset_operations(digits: Sequence[Digit], shape: tuple[int, ...]) -> int:
-    """Integer operations of the offset: divisions, remainders, multiplications and additions.
+    """Integer operations of the offset, about: divisions, remainders, multiplications and additions.
 
-    A division or remainder by a power of two counts 1, by another number 3.
+    The remainder of a digit counts as its division, whatever its size.
     """
     count = -1
     for d in digits:
@@ -425,24 +433,25 @@ def offset_operations(digits: Sequence[Digit], shape: tuple[int, ...]) -> int:
 
 
 def _taking(divide: int, size: int, extent: int) -> int:
-    """Operations that take a piece from its coordinate."""
+    """Operations that take a piece from its coordinate: a division, a remainder, both or none."""
     return (1 if not divide & (divide - 1) else 3) * ((divide > 1) + (divide * size < extent))
 
 
-def matrices(space: Space, inside: int, bank_bits: int) -> Iterator[Linearisation]:
+def matrices(space: Space, word_bits: int, bank_bits: int) -> Iterator[Linearisation]:
     """Candidates of tiles of powers of two: any bits of coordinates select the bank, the others lie above.
 
     Args:
-        inside: bits of the element offset below those that select the bank.
+        word_bits: bits of the element offset below those that select the bank.
         bank_bits: bits that do.
     """
-    low = max(inside, space.vector.bit_length() - 1)
     # Dimension and bit, in row-major order from the lowest.
     bits = [(d, b) for d in reversed(range(len(space.shape))) for b in range(space.shape[d].bit_length() - 1)]
-    fixed, loose = bits[:low], bits[low:]
-    count = max(0, min(inside + bank_bits - low, len(loose)))
-    if any(d != len(space.shape) - 1 for d, _ in bits[: space.vector.bit_length() - 1]):
+    vector_bits = space.vector.bit_length() - 1
+    if any(d != len(space.shape) - 1 for d, _ in bits[:vector_bits]):
         return  # a vector lies along the last dimension
+    low = max(word_bits, vector_bits)
+    fixed, loose = bits[:low], bits[low:]
+    count = max(0, min(word_bits + bank_bits - low, len(loose)))
     for chosen in itertools.combinations(loose, count):
         ordered = [*fixed, *chosen, *(bit for bit in loose if bit not in chosen)]
         digits: list[Digit] = []
@@ -454,7 +463,8 @@ def matrices(space: Space, inside: int, bank_bits: int) -> Iterator[Linearisatio
         digits += [Digit(d, 1, 1, 1 << len(bits)) for d, extent in enumerate(space.shape) if extent == 1]
         digits.reverse()
         span = 1 << len(bits)
-        yield Linearisation(tuple(digits), span, offset_operations(digits, space.shape), "matrix", True)
+        operations = offset_operations(digits, space.shape)
+        yield Linearisation(tuple(digits), span, operations, "matrix", may_swizzle=True)
 
 
 def least_matrix_operations(space: Space) -> int:

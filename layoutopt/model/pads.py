@@ -61,20 +61,21 @@ def padded(space: Space, cuts: bool = True) -> Iterator[Linearisation]:
 
 def _pad_streams(space: Space, cuts: bool) -> Iterator[Stream]:
     """Pads on whole dimensions, or one beside a cut; with rotations, the lines at a padded pitch, too."""
-    least, cost = math.prod(space.shape), row_major_operations(space.shape)
-    yield Stream((least, cost), partial(by_span, space, most_elements(space), padded=True))
+    dense, cost_uncut = math.prod(space.shape), row_major_operations(space.shape)
+    yield Stream((dense, cost_uncut), partial(by_span, space, most_elements(space), padded=True))
     if "rotate" in space.families:
         for structure in lines(space):
             if len(structure) > 1:
-                least = _span(structure, least_units(space, structure), ())
-                yield Stream((least, cost), partial(_rotated_pads, space, structure))
+                least = _span(structure, least_units(space, structure))
+                yield Stream((least, cost_uncut), partial(_rotated_pads, space, structure))
     for structure in structures(space, 1) if cuts else ():
         in_sum = space.starts and not space.congruences(structure).one_by_one
         units = least_units(space, structure) if in_sum else stride_units(space, structure)
-        # A pad may fit into one that alignment demands anyway.
-        least = _span(structure, units, ()) + min(size for _, _, size in structure) - 1
-        cost_of_cut = least_operations_of(structure, space.shape)
-        yield Stream((least, cost_of_cut), partial(_pads_of, space, structure))
+        # With a stride 1 longer, the last of `size` values lies `size` - 1 later; digits around it may stay
+        # where they are, if alignment demands a pad there anyway.
+        least = _span(structure, units) + min(size for _, _, size in structure) - 1
+        cost = least_operations_of(structure, space.shape)
+        yield Stream((least, cost), partial(_pads_of, space, structure))
 
 
 def _pads_of(space: Space, structure: Structure) -> Iterator[Linearisation]:
@@ -87,28 +88,26 @@ def _pads_of(space: Space, structure: Structure) -> Iterator[Linearisation]:
     streams: list[Stream] = []
     for units in unit_choices:
         for gap in gaps:
-            least = _span(structure, units, (0,) * gap + (units[gap],))
+            least = _span(structure, units, (0,) * gap + (units[gap],))  # with the least pad there
             streams.append(Stream((least, operations), partial(_pad_stream, space, structure, gap, units)))
     yield from _rising(streams)
 
 
-def _span(structure: Structure, units: list[int], pads: Sequence[int]) -> int:
+def _span(structure: Structure, units: list[int], pads: Sequence[int] = ()) -> int:
     """The span with these pads, slowest first, whether or not there is such a candidate."""
     strides = strides_of(structure, units, pads)
-    return 1 + sum(
-        (piece[2] - 1) * stride for piece, stride in zip(reversed(structure), strides, strict=True)
-    )
+    return 1 + sum((size - 1) * step for (_, _, size), step in zip(reversed(structure), strides, strict=True))
 
 
 def _rotated_pads(space: Space, structure: Structure) -> Iterator[Linearisation]:
     """Every rotation of the lines of one structure, at every padded pitch, by rising span."""
-    units, no_pads, gap = least_units(space, structure), (0,) * (len(structure) - 1), len(structure) - 2
-    dense = candidate_of(space, structure, no_pads, units)
+    units, gap = least_units(space, structure), len(structure) - 2
+    dense = candidate_of(space, structure, units=units)
     if dense is None:
         return
-    in_rotated = candidate_of(space, structure, no_pads) if space.starts else dense
+    in_rotated = candidate_of(space, structure) if space.starts else dense
     for pad in range(units[gap], most_pad(space, structure[gap]) + 1, units[gap]):
-        plain = candidate_of(space, structure, (*no_pads[:-1], pad), units)
+        plain = candidate_of(space, structure, (0,) * gap + (pad,), units)
         if plain is not None and plain != in_rotated:  # `rotated` gives its rotations
             yield from rotations(space, plain)
 
@@ -122,8 +121,7 @@ def _interval_streams(space: Space, cuts: bool) -> Iterator[Stream]:
 
 def _intervals_of(space: Space, structure: Structure) -> Iterator[Linearisation]:
     """Candidates of a dense structure with interval pads, by rising span; none where it is not dense."""
-    no_pads = (0,) * (len(structure) - 1)
-    plain = candidate_of(space, structure, no_pads, least_units(space, structure))
+    plain = candidate_of(space, structure, units=least_units(space, structure))
     if plain is None:
         return
     yield from _rising(
@@ -166,12 +164,12 @@ def _intervals(space: Space, plain: Linearisation) -> list[int]:
     Of the latter not those whose layouts the pads of whole dimensions, or beside a cut, give as well.
     """
     found = {1 << bit for bit in range(1, plain.span.bit_length())}
-    pads = "pad" in space.families
-    cuts = pads and "split" in space.families and not space.order and len(space.shape) < MAX_DIGITS
+    pads_give_it = "pad" in space.families
+    may_cut = "split" in space.families and not space.order and len(space.shape) < MAX_DIGITS
     for digit in plain.digits:
-        if not pads:
+        if not pads_give_it:
             found |= {digit.stride, digit.stride * digit.size}
-        if not cuts:
+        if not (pads_give_it and may_cut):
             found |= {digit.stride * cut for dim, cut in cut_points(space.shape) if dim == digit.dim}
     return sorted(every for every in found if 1 < every < plain.span)
 
@@ -179,6 +177,7 @@ def _intervals(space: Space, plain: Linearisation) -> list[int]:
 def _interval_stream(space: Space, plain: Linearisation, every: int) -> Iterator[Linearisation]:
     """A pad after every `every` elements, growing: spans rise."""
     aligned: dict[int, bool] = {}  # by the pad modulo `space.multiple`, on which alone alignment depends
+    # Less than a period, but at least to the first pad by which any access stays aligned.
     for extra in range(1, max(space.period, space.multiple + 1)):
         checkpoint()
         candidate = replace(
@@ -209,10 +208,10 @@ def _pad_stream(space: Space, structure: Structure, gap: int, units: list[int]) 
     for pad in range(units[gap], most_pad(space, structure[gap]) + 1, units[gap]):
         pads = tuple(pad * (k == gap) for k in range(len(structure) - 1))
         candidate = candidate_of(space, structure, pads, units)
-        if candidate is None:
+        if candidate is None:  # nor with a longer pad
             return
-        in_sum = any(d.stride % unit for d, unit in zip(candidate.digits, by_itself, strict=True))
-        if units == by_itself or (in_sum and keeps_whole(space, candidate)):
+        only_in_sum = any(d.stride % unit for d, unit in zip(candidate.digits, by_itself, strict=True))
+        if units == by_itself or (only_in_sum and keeps_whole(space, candidate)):
             yield candidate
 
 

@@ -51,35 +51,42 @@ class PitchVariables:
         self._nested()
         self._near()
         self.span_terms = [(self.pitch[d], space.shape[d] - 1) for d in self.dims]
-        last = [math.prod(space.shape) - 1] * 2 if "pad" not in space.families else [0, most - 1]
-        self.model.linear(self.span_terms, last)  # the offset of the last element lies in this range
+        dense = math.prod(space.shape)
+        last_offset = [0, most - 1] if "pad" in space.families else [dense - 1, dense - 1]
+        self.model.linear(self.span_terms, last_offset)
 
     def _innermost(self) -> None:
         """Make one dimension run fastest: the last where accesses are vectors; others stay aligned."""
         space, model = self.space, self.model
-        first = self.first = {d: model.boolean(f"first_{d}") for d in self.dims}
+        fastest = self.fastest = {d: model.boolean(f"first_{d}") for d in self.dims}
         if self.dims:
-            model.exactly_one(list(first.values()))
+            model.exactly_one(list(fastest.values()))
         if space.vector > 1:
-            model.clause([first[len(space.shape) - 1]])
-        if (order := fixed_order(space)) is not None:
-            for d in [d for d in order if d in first][-1:]:
-                model.clause([first[d]])
+            model.clause([fastest[len(space.shape) - 1]])
+        in_order = [d for d in fixed_order(space) or () if d in fastest]
+        if in_order:
+            model.clause([fastest[in_order[-1]]])
         for d in self.dims:
-            least, most = _inner_pitch(space, d)
-            if least > 1 and space.vector > 1:  # it would tear vectors
-                model.clause([-first[d] - 1])  # not first
-            terms = [(self.pitch[d], 1)]
-            if most > least:
-                terms.append((model.integer(0, (most - least) // least, f"inner_steps_{d}"), -least))
-            model.linear(terms, [least, least], [first[d]])
-            unit = outer_step(space, d)
-            if unit > 1:
-                if unit > self.most:
-                    model.clause([first[d]])
-                    continue
-                count = model.integer(0, self.most // unit, f"steps_{d}")
-                model.linear([(self.pitch[d], 1), (count, -unit)], [0, 0], [-first[d] - 1])
+            self._pitch_if_fastest(d)
+            self._pitch_if_not_fastest(d)
+
+    def _pitch_if_fastest(self, d: int) -> None:
+        step, most = _inner_pitch(self.space, d)
+        if step > 1 and self.space.vector > 1:  # it would tear vectors
+            self.model.clause([-self.fastest[d] - 1])
+        terms = [(self.pitch[d], 1)]
+        if most > step:
+            more_steps = self.model.integer(0, (most - step) // step, f"inner_steps_{d}")
+            terms.append((more_steps, -step))
+        self.model.linear(terms, [step, step], [self.fastest[d]])
+
+    def _pitch_if_not_fastest(self, d: int) -> None:
+        step = outer_step(self.space, d)
+        if step > self.most:  # no multiple fits: it must be the fastest
+            self.model.clause([self.fastest[d]])
+        elif step > 1:
+            steps = self.model.integer(0, self.most // step, f"steps_{d}")
+            self.model.linear([(self.pitch[d], 1), (steps, -step)], [0, 0], [-self.fastest[d] - 1])
 
     def _aligned(self) -> None:
         """Every access is aligned by the sum of the strides."""
@@ -113,12 +120,12 @@ class PitchVariables:
             return
         for b in self.dims:
             most = most_pad(space, (b, 1, space.shape[b]))
-            follows = [self.first[b]]
+            follows = [self.fastest[b]]
             for a in self.dims:
                 if a != b:
                     follows.append(near := model.boolean(f"near_{a}_{b}"))
                     gap = [(self.pitch[b], 1), (self.pitch[a], -space.shape[a])]
-                    model.linear(gap, [0, min(most, FAR)], [near])  # FAR: no bound
+                    model.linear(gap, [0, min(most, FAR)], [near])  # no gap is longer than FAR
             model.clause(follows)
 
     def at(self, d: int, value: int) -> int:
@@ -195,12 +202,13 @@ def by_span(space: Space, most: int, *, padded: bool = False) -> Iterator[Linear
     dims = [d for d, extent in enumerate(space.shape) if extent > 1]
     fixed = fixed_order(space)
     orders = itertools.permutations(dims) if fixed is None else [tuple(d for d in fixed if d in dims)]
-    least = math.prod(space.shape)
+    dense = math.prod(space.shape)
     unopened = iter(enumerate(orders))
-    most = most if "pad" in space.families else min(most, least)
+    most = most if "pad" in space.families else min(most, dense)
     heap: list[_Padded] = []
     while True:
-        while not heap or heap[0].span > least:
+        # An order is opened only when the heap holds nothing as small as that order may be.
+        while not heap or heap[0].span > dense:
             number, order = next(unopened, (-1, ()))
             if number < 0:
                 break
@@ -239,7 +247,8 @@ class _Padded(NamedTuple):
 def in_orders(space: Space, orders: IntArray, pads: IntArray) -> tuple[IntArray, BoolArray]:
     """The pitches of many layouts, shape (layouts, dimensions), and which of them are valid.
 
-    The others tear vectors, misalign accesses or have too long a pad.
+    The others tear vectors, misalign accesses or have too long a pad: `_pitches`, `_may_pad` and
+    `Congruences.hold`, of many at once.
 
     Args:
         orders: dimensions of more than one element, slowest first, shape (layouts, such dimensions).
@@ -311,23 +320,23 @@ def span_of(space: Space, pitches: Pitches) -> int:
 
 def linearisation(pitches: Pitches, space: Space) -> Linearisation:
     """Pitches as digits, slowest first."""
-    shape = space.shape
-    # A dimension of one element has no pitch of its own: any stride will do, the span is what reads well.
-    span = span_of(space, pitches)
-    inner = [d for d in range(len(shape)) if pitches[d] == 1] or [len(shape) - 1]
+    shape, span = space.shape, span_of(space, pitches)
+    # Dimensions of one element lie where row-major order has them, and their order does not matter ...
     strides = _declared(shape, pitches)
-    placed = {d for d, extent in enumerate(shape) if extent > 1}  # whose place in the order matters
+    ordered = {d for d, extent in enumerate(shape) if extent > 1}
+    # ... unless the pitch of the fastest dimension is padded: that is a pad behind lines of one element.
     single = single_inside(space)
-    innermost = min(((pitch, d) for d, pitch in enumerate(pitches) if pitch), default=None)
-    if single is not None and innermost is not None:
-        pitch, d = innermost
-        if pitch > space.alignment_unit((d, 1, shape[d])):
-            strides[single] = 1  # the innermost pitch is padded: it is the pitch of a line of one element
-            placed.add(single)
-    order = sorted(range(len(shape)), key=lambda d: (-strides[d], d in inner, d))
+    if single is not None and ordered:
+        pitch, fastest = min((pitches[d], d) for d in ordered)
+        if pitch > space.alignment_unit((fastest, 1, shape[fastest])):
+            strides[single] = 1
+            ordered.add(single)
+    # Slowest first; of equal strides, what is contiguous comes last.
+    contiguous = [d for d in range(len(shape)) if pitches[d] == 1] or [len(shape) - 1]
+    order = sorted(range(len(shape)), key=lambda d: (-strides[d], d in contiguous, d))
     digits = tuple(Digit(d, 1, shape[d], strides[d]) for d in order)
-    matters = [d for d in order if d in placed]
-    names = [] if matters == sorted(matters) else ["order"]
+    in_order = [d for d in order if d in ordered]
+    names = [] if in_order == sorted(in_order) else ["order"]
     names += ["pad"] if span > math.prod(shape) else []
     return Linearisation(
         digits, span, offset_operations(digits, shape), "+".join(names) or "none", "xor" in space.families
@@ -335,7 +344,7 @@ def linearisation(pitches: Pitches, space: Space) -> Linearisation:
 
 
 def described(candidate: Linearisation, space: Space) -> bool:
-    """Whether a model of pitches covers a candidate: whole dimensions, allowed order, pads and alignment."""
+    """Whether pitches of the model describe a candidate, which is aligned and has no longer pads than it."""
     if candidate.turn or candidate.interval[0]:
         return False
     if candidate.may_swizzle and "xor" not in space.families:  # of a matrix

@@ -83,6 +83,7 @@ def _eliminated(modulus: int, rows: IntArray, k: int) -> tuple[IntArray | None, 
         return None, rows
     chosen = int(powers.argmin())
     pivot, power = rows[chosen], int(powers[chosen])
+    # Each row is 0 in column k less so many times the pivot, whose odd part there has an inverse.
     factors = rows[:, k] // power * pow(int(pivot[k]) // power, -1, modulus)
     factors[chosen] = 0
     rest = (rows - factors[:, None] * pivot) % modulus
@@ -160,9 +161,9 @@ class Space(Struct, frozen=True, dict=True):
                 some = np.random.default_rng(_SEED).integers(0, coordinates.shape[1], most)
                 coordinates = coordinates[:, some]
             digits = tuple(coordinates[dim] // divide % size % multiple for dim, divide, size in pieces)
-            base = (multiple,) * len(pieces)
-            distinct = np.unique(np.ravel_multi_index(digits, base))
-            found.append(np.stack(np.unravel_index(distinct, base), axis=1) * (self.multiple // multiple))
+            moduli = (multiple,) * len(pieces)
+            distinct = np.unique(np.ravel_multi_index(digits, moduli))
+            found.append(np.stack(np.unravel_index(distinct, moduli), axis=1) * (self.multiple // multiple))
         return np.concatenate(found)
 
 

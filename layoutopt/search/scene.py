@@ -270,8 +270,7 @@ class Scene:
         if known is not None and known <= least_matrix_operations(self.space):
             return
         word_elements = field.word_bytes // math.gcd(field.word_bytes, self.tile.element_bytes)
-        inside = (word_elements.bit_length() - 1) if word_elements > 1 else 0
-        yield from matrices(self.space, inside, len(field.targets))
+        yield from matrices(self.space, word_elements.bit_length() - 1, len(field.targets))
 
     def within_ceilings(
         self,

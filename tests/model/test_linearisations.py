@@ -85,13 +85,13 @@ def test_every_stride_but_the_innermost_is_a_multiple():
 def test_matrices_put_any_bits_where_the_bank_is_selected():
     """Of a 4x4 tile on 4 banks: 2 of 4 coordinate bits, the others above in their order."""
     given = space((4, 4), 1, {"matrix"})
-    tables = [c.table((4, 4)).tolist() for c in matrices(given, inside=0, bank_bits=2)]
+    tables = [c.table((4, 4)).tolist() for c in matrices(given, word_bits=0, bank_bits=2)]
     assert len({tuple(t) for t in tables}) == 6
     for table in tables:
         assert sorted(table) == list(range(16))
         assert all(table[a ^ b] == table[a] ^ table[b] for a in range(16) for b in range(16))
     # The bits inside a word may be of any dimension where no vector needs them along the last.
-    column = matrices(space((32, 1), 1, {"matrix"}), inside=2, bank_bits=5)
+    column = matrices(space((32, 1), 1, {"matrix"}), word_bits=2, bank_bits=5)
     assert list(range(32)) in [c.table((32, 1)).tolist() for c in column]
 
 
@@ -108,9 +108,12 @@ EVERYWHERE = ((8, np.array(list(np.ndindex(2, 8, 4, 4, 2, 2))).T),)
 )
 def test_streams_open_when_their_first_candidate_is_next(monkeypatch, shape, starts, period, families, many):
     made = []
-    monkeypatch.setattr(
-        layoutopt.model.pads, "candidate_of", lambda *given: made.append(given) or candidate_of(*given)
-    )
+
+    def counted(*given, **named):
+        made.append(given)
+        return candidate_of(*given, **named)
+
+    monkeypatch.setattr(layoutopt.model.pads, "candidate_of", counted)
     given = Space(shape, 1, starts, period, 1, None, frozenset(families.split()))
     spans = [c.span for c in itertools.islice(padded(given), many)]
     assert (len(spans), spans) == (many, sorted(spans))
