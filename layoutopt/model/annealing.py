@@ -186,6 +186,9 @@ def _drawn(board: Board, placed: Placed) -> int:
 def _chain(board: Board, placed: Placed, moves: Moves, now: int) -> int:
     """Draw a chunk and another position for it, and note all chunks that must change places with it.
 
+    Where one goes, what is in its way in a hard phase goes where it came from; so all go between these two
+    positions. Phases are hard only where chunks are of one size.
+
     Fills the first entries of `moves.stack` and `moves.target`; returns how many. `now`: number of the move.
     """
     drawn = _drawn(board, placed)
@@ -280,13 +283,13 @@ def _take_back(board: Board, placed: Placed, moves: Moves, count: int, touched: 
 
 @part
 def _own(board: Board, placed: Placed, moves: Moves, count: int) -> None:
-    """Update `placed.owner` after a move of `count` chunks."""
+    """Update `placed.owner` after a move of `count` chunks: all give up their banks, then take others."""
     for i in range(count):
         chunk = moves.stack[i]
         for unit in range(board.first[chunk], board.first[chunk + 1]):
-            phase, bank = board.phase[unit], board.bank[board.kind[unit], moves.target[i]]
-            if placed.hard[phase] and placed.owner[phase, bank] == chunk:
-                placed.owner[phase, bank] = -1
+            if placed.hard[board.phase[unit]]:
+                bank = board.bank[board.kind[unit], moves.target[i]]  # now where the chunk came from
+                placed.owner[board.phase[unit], bank] = -1
     for i in range(count):
         chunk = moves.stack[i]
         for unit in range(board.first[chunk], board.first[chunk + 1]):
@@ -315,11 +318,12 @@ def cooled(
         enough: excess, and squares of columns.
     """
     totals, temperature = placed.totals, warmth[0]
-    while totals[_VISITED] < work[0]:
+    stop, end = work[0], work[1]
+    while totals[_VISITED] < stop:
         totals[_MOVES] += 1
         now = totals[_MOVES]
-        if now % 64 == 1:
-            temperature = warmth[0] * (warmth[1] / warmth[0]) ** (totals[_VISITED] / work[1])
+        if now % 64 == 1:  # often enough, and a power is dear
+            temperature = warmth[0] * (warmth[1] / warmth[0]) ** (totals[_VISITED] / end)
         count = _chain(board, placed, moves, now)
         squares, wavefronts, columns, touched, units = _move(board, placed, moves, count, now)
         totals[_VISITED] += units + count + _PHASE * touched
@@ -350,11 +354,11 @@ def board_of(model: PlacementModel) -> Board:
         np.stack([model.chunks.size[chunk], byte, unit_bytes, banks]), axis=1, return_inverse=True
     )
     units = np.stack([number[chunk], phase_of, times_of, kind_of.reshape(-1)])
-    chunk, phase_of, times_of, kind_of = units[:, np.lexsort(units[::-1])]
+    chunk, phase_of, times_of, kind_of = units[:, np.lexsort(units[::-1])]  # by chunk, as `first` needs them
     by_phase = np.argsort(phase_of, kind="stable")
     positions = np.array([*model.positions.values()])
-    size, byte, wide, banks = kinds[..., None]
-    bank = (np.arange(positions.max()) * size + byte) // wide % banks
+    size, byte, unit_bytes, banks = kinds[..., None]
+    bank = (np.arange(positions.max()) * size + byte) // unit_bytes % banks
     room, more = divmod(model.atoms(model.tile.bytes), model.period // model.atom)
     return Board(
         first=_narrow(np.searchsorted(chunk, np.arange(len(sizes) + 1))),
@@ -386,7 +390,8 @@ def annealed(board: Board, start: IntArray, enough: int, rounds: int) -> IntArra
     """
     if (board.positions < 2).any():
         return start
-    least, random = np.array([enough, board.more], np.int64), np.array([_SEED], np.uint64)
+    # Each column that holds one chunk beyond the room of all counts as a square, and so many may.
+    goal, random = np.array([enough, board.more], np.int64), np.array([_SEED], np.uint64)
     best = last = _placed(board, start, random, chains=False)
 
     def rank(placed: Placed) -> tuple[int, int]:
@@ -395,30 +400,31 @@ def annealed(board: Board, start: IntArray, enough: int, rounds: int) -> IntArra
 
     in_vain = 0  # rounds without a new best
     for number in current().while_left(range(rounds)):
-        if (best.totals[_BEST_EXCESS:_VISITED] <= least).all() or in_vain == _PATIENCE:
+        if (best.totals[_BEST_EXCESS:_VISITED] <= goal).all() or in_vain == _PATIENCE:
             break
         last = _placed(board, last.best.astype(np.int64), random, chains=board.chains)
-        schedule = _FEW_WAVEFRONTS if number % 4 == 3 else _NO_CONFLICTS
-        if best.totals[_BEST_EXCESS] > enough:
+        if best.totals[_BEST_EXCESS] <= enough:
+            _cool(board, last, goal, _EVEN_COLUMNS)
+        else:  # every fourth round by wavefronts, a maximum, which squares only approach
+            schedule = _FEW_WAVEFRONTS if number % 4 == 3 else _NO_CONFLICTS
             _cool(board, last, np.array([enough, _ANY_COLUMNS]), schedule)
-        else:
-            _cool(board, last, least, _EVEN_COLUMNS)
         in_vain = 0 if rank(last) < rank(best) else in_vain + 1
         best = min(best, last, key=rank)
     return best.best.astype(np.int64)
 
 
-def _cool(board: Board, placed: Placed, least: npt.NDArray[np.int64], schedule: _Schedule) -> None:
-    """One round, from warm to cold; `least`: excess and squares of columns at which it ends."""
+def _cool(board: Board, placed: Placed, goal: npt.NDArray[np.int64], schedule: _Schedule) -> None:
+    """One round, from warm to cold; `goal`: excess and squares of columns at which it ends."""
     work = min(schedule.visits * len(board.phase), _MOST_VISITS)
     chunks, phases = len(board.positions), len(board.least)
     mark, stamp = np.zeros(chunks, np.int64), np.zeros(phases, np.int64)
     stack, target, touched, before = (np.zeros(n, np.int32) for n in (chunks, chunks, phases, phases))
     moves = Moves(mark, stack, target, stamp, touched, before)
-    warmth, costs = np.array([schedule.warmest, schedule.coldest]), np.array(schedule[:3], np.float64)
+    warmth = np.array([schedule.warmest, schedule.coldest])
+    costs = np.array([schedule.wavefront, schedule.square, schedule.column], np.float64)
     for done in current().while_left(range(0, work, _SLICE)):
         until = np.array([min(work, done + _SLICE), work], np.int64)
-        ended = cooled(board, placed, moves, warmth, costs, until, least)
+        ended = cooled(board, placed, moves, warmth, costs, until, goal)
         current().charge(_EFFORT_A_VISIT * min(_SLICE, work - done))
         if ended:
             return

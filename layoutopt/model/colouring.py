@@ -19,10 +19,12 @@ from collections.abc import Sequence
 from layoutopt.ground.budget import current
 
 _SEED = 1
-_TENURE = 10  # kicks at least before a chunk may have a colour again that it lost
+# Kicks at least before a chunk may have a colour again that it lost; earlier only where it saves more losers.
+_TENURE, _AS_MANY_LOSERS = 10, 5
 _EFFORT_A_STEP = 3e-7
-# The more chunks have no colour, the fewer steps the search has: all if none, this share from this share on.
-_MOST_LEFT, _LEAST_HOPE = 0.25, 0.04
+# The more chunks have no colour, the smaller a share of its steps the search has: the least where so many of
+# them have none.
+_MOST_LEFT, _LEAST_SHARE = 0.25, 0.04
 
 
 def coloured(
@@ -40,10 +42,10 @@ def coloured(
     board = _Colours(phases, len(start), room)
     board.begin(start)
     while board.left:
-        hope = max(_LEAST_HOPE, 1 - len(board.left) / (_MOST_LEFT * len(start)))
-        if board.steps > hope * steps or current().spent:
+        share = max(_LEAST_SHARE, 1 - len(board.left) / (_MOST_LEFT * len(start)))
+        if board.steps > share * steps or current().spent:
             break
-        board.colour(board.left.pop(), round(hope * steps))
+        board.colour(board.left.pop(), round(share * steps))
     current().charge(_EFFORT_A_STEP * board.steps)
     return None if board.left else board.colour_of
 
@@ -52,29 +54,29 @@ class _Colours:
     """Chunks with colours.
 
     Attributes:
-        owners: of each chunk its phases; a phase is its chunks by colour.
+        phases_of: of each chunk; a phase is its chunks by colour.
         colour_of: of each chunk, -1 for none.
         left: chunks without a colour.
         room: of each colour, chunks that may still have it.
         steps: chunks of chains visited.
-        lost: for a chunk and a colour, until which kick the chunk does without it.
+        barred_until: for a chunk and a colour that it lost, the kick from which on it may have that again.
     """
 
     def __init__(self, phases: Sequence[Sequence[int]], chunks: int, room: Sequence[int]) -> None:
-        self.owners: list[list[dict[int, int]]] = [[] for _ in range(chunks)]
+        self.phases_of: list[list[dict[int, int]]] = [[] for _ in range(chunks)]
         for phase in phases:
-            owner: dict[int, int] = {}
+            by_colour: dict[int, int] = {}
             for c in phase:
-                self.owners[c].append(owner)
+                self.phases_of[c].append(by_colour)
         self.colour_of, self.left = [-1] * chunks, list[int]()
         self.room, self.steps = list(room), 0
         self.random = random.Random(_SEED)
-        self.lost: dict[tuple[int, int], int] = {}
+        self.barred_until: dict[tuple[int, int], int] = {}
         self.kicks = 0
 
     def begin(self, start: Sequence[int]) -> None:
         """Colour what can have its first colour; those in most phases are the first."""
-        for c in sorted(range(len(start)), key=lambda c: -len(self.owners[c])):
+        for c in sorted(range(len(start)), key=lambda c: -len(self.phases_of[c])):
             if self.room[start[c]] and not self.in_way(c, start[c]):
                 self.put(c, start[c])
             else:
@@ -83,28 +85,28 @@ class _Colours:
 
     def in_way(self, c: int, colour: int) -> set[int]:
         """The chunks of a colour that meet a chunk."""
-        return {owner[colour] for owner in self.owners[c] if colour in owner}
+        return {phase[colour] for phase in self.phases_of[c] if colour in phase}
 
     def put(self, c: int, colour: int) -> None:
         self.colour_of[c] = colour
         self.room[colour] -= 1
-        for owner in self.owners[c]:
-            owner[colour] = c
+        for phase in self.phases_of[c]:
+            phase[colour] = c
 
     def take(self, c: int) -> None:
         colour, self.colour_of[c] = self.colour_of[c], -1
         self.room[colour] += 1
-        for owner in self.owners[c]:
-            del owner[colour]
+        for phase in self.phases_of[c]:
+            del phase[colour]
 
     def colour(self, c: int, steps: int) -> None:
         """Give a chunk a colour: a free one, or by an exchange along a chain; else take it from others.
 
         No further colours are tried once `steps` chunks of chains were visited.
         """
-        met = set().union(*self.owners[c])
+        taken = set().union(*self.phases_of[c])  # colours of the chunks that it meets
         with_room = [colour for colour, room in enumerate(self.room) if room]
-        if free := [colour for colour in with_room if colour not in met]:
+        if free := [colour for colour in with_room if colour not in taken]:
             self.put(c, max(free, key=self.room.__getitem__))
             return
         in_way = {wanted: self.in_way(c, wanted) for wanted in with_room}
@@ -123,13 +125,14 @@ class _Colours:
         while stack:
             member = stack.pop()
             new_colour = wanted + other - colour_of[member]
-            for owner in self.owners[member]:
-                neighbour = owner.get(new_colour, member)
+            for phase in self.phases_of[member]:
+                neighbour = phase.get(new_colour, member)  # itself, in the chain already, if there is none
                 if neighbour not in chain:
                     chain.add(neighbour)
                     stack.append(neighbour)
         self.steps += len(chain)
         gained = sum(1 if colour_of[member] == other else -1 for member in chain)  # chunks of `wanted`
+        # `wanted` must have room for `c`, too, and no chunk that meets `c` may become `wanted`.
         if self.room[wanted] <= gained or self.room[other] < -gained or self.in_way(c, other) & chain:
             return False
         new_colours = {member: wanted + other - colour_of[member] for member in chain}
@@ -145,8 +148,9 @@ class _Colours:
         self.steps += 1  # so that a board without a second colour comes to its end
 
         def cost(colour: int) -> tuple[float, float]:
-            recently = self.lost.get((c, colour), 0) > self.kicks
-            return len(self.in_way(c, colour)) + (not self.room[colour]) + 5 * recently, self.random.random()
+            barred = self.barred_until.get((c, colour), 0) > self.kicks
+            losers = len(self.in_way(c, colour)) + (not self.room[colour])
+            return losers + _AS_MANY_LOSERS * barred, self.random.random()
 
         colour = min(range(len(self.room)), key=cost)
         losing = self.in_way(c, colour)
@@ -154,6 +158,6 @@ class _Colours:
             losing = {self.random.choice([v for v, its in enumerate(self.colour_of) if its == colour])}
         for loser in sorted(losing):
             self.take(loser)
-            self.lost[loser, colour] = self.kicks + _TENURE + self.random.randrange(_TENURE)
+            self.barred_until[loser, colour] = self.kicks + _TENURE + self.random.randrange(_TENURE)
         self.put(c, colour)
         self.left += sorted(losing)

@@ -89,14 +89,14 @@ class Model:
         """A value to try first."""
         self._hint[variable] = value
 
-    def xor(self, a: int, b: int, name: str = "") -> int:
+    def xor(self, a: int, b: int, name: str) -> int:
         """A literal equal to `a xor b`."""
         c = self.boolean(name)
         # bool_xor holds when an odd number of its literals is true: a ^ b ^ (not c) = 1.
         self.constraints.append(f"constraints{{bool_xor{{literals:[{a},{b},{-c - 1}]}}}}")
         return c
 
-    def conjunction(self, literals: Sequence[int], name: str = "") -> int:
+    def conjunction(self, literals: Sequence[int], name: str) -> int:
         """A literal equal to the conjunction of `literals`."""
         if len(literals) == 1:
             return literals[0]
@@ -180,7 +180,8 @@ class Model:
             return NO_ANSWER
         if effort is not None:
             limit += f" max_deterministic_time:{effort}"
-        # No LP: the models are clauses and parities. Ctrl-C is handled by whoever owns the budget.
+        # No LP with one worker: the models are clauses and parities. Ctrl-C is handled by whoever owns the
+        # budget.
         parameters.parse_text_format(
             f"num_workers:{workers} random_seed:{SEED} linearization_level:{0 if workers == 1 else 1} "
             f"symmetry_level:0 catch_sigint_signal:false cp_model_presolve:{str(presolve).lower()}{limit}"
@@ -195,13 +196,13 @@ class Model:
         found = outcome in (Outcome.OPTIMAL, Outcome.FEASIBLE)
         decided = outcome in (Outcome.OPTIMAL, Outcome.INFEASIBLE)
         if not decided and (effort is None or response.deterministic_time < effort):
-            budget.cut_short()
+            budget.cut_short()  # it was the clock that ended it
         values = tuple(response.solution) if found else ()
         return Answer(
             outcome,
             values,
             round(response.objective_value),
-            round(max(response.best_objective_bound, -1e18)),
+            round(max(response.best_objective_bound, -1e18)),  # minus infinity cannot be rounded
             response.num_branches,
             response.num_conflicts,
             response.deterministic_time,

@@ -7,11 +7,11 @@ merged here, once, and weighted. Under a linearisation those that are the same u
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from layoutopt.accesses.alignment import Blocks, blocks
 from layoutopt.accesses.trace import LaneTrace, Trace
@@ -29,6 +29,14 @@ _KEPT: Final = 4  # what some accesses meet; each stage of a search asks
 _MOST_PAIRS: Final = 1 << 20  # of words, at a time
 
 Masks = dict[int, int]  # target bit -> source mask, in bits of the word offset
+
+
+class Rows(NamedTuple):
+    """Distinct rows of elements, -1 for absent lanes."""
+
+    rows: IntArray  # int64, shape (rows, lanes)
+    weight: IntArray  # of all that are equal
+    repeats: IntArray  # how many are
 
 
 class PhaseSet(Struct, frozen=True, eq=False):
@@ -83,52 +91,53 @@ def phase_sets(trace: Trace, tile: Tile, whole: Trace | None = None) -> tuple[Ph
 
     `whole`: the accesses whose vectors every layout keeps whole, where more than those of `trace`.
     """
-    by_rule: dict[tuple[PhaseRule, int], list[tuple[IntArray, IntArray, IntArray]]] = {}
+    by_rule: dict[tuple[PhaseRule, int], list[Rows]] = {}
     for access in trace.accesses:
-        rows = by_rule.setdefault((access.rule, access.operation.width_bytes), [])
-        rows.extend(_phases(access, access.rule))
+        parts = by_rule.setdefault((access.rule, access.operation.width_bytes), [])
+        parts.extend(_phases(access, access.rule))
     held_by = blocks(whole or trace, tile)
     sets = []
     for (rule, access_bytes), parts in by_rule.items():
         # An access wider than a row of banks fills it several times, wherever it lies.
         width_bytes = min(access_bytes, rule.banks * rule.bank_bytes)
-        times = access_bytes // width_bytes
-        lanes = max(elements.shape[1] for elements, _, _ in parts)
-        stacked = np.concatenate([_widened(elements, lanes) for elements, _, _ in parts])
+        rows_of_banks = access_bytes // width_bytes
+        lanes = max(part.rows.shape[1] for part in parts)
+        stacked = np.concatenate([_widened(part.rows, lanes) for part in parts])
         elements, inverse = _unique_rows(_canonical(stacked, rule))
-        weights = times * np.concatenate([w for _, w, _ in parts])
+        weights = rows_of_banks * np.concatenate([part.weight for part in parts])
         weight = np.bincount(inverse, weights, len(elements)).astype(np.int64)
         used = (elements[:, -1] >= 0) & (weight > 0)
         # A phase of weight 0 may stand for one of many run-time values: it is not served as often as listed.
-        counts = times * np.concatenate([n * (w > 0) for _, w, n in parts])
+        counts = rows_of_banks * np.concatenate([part.repeats * (part.weight > 0) for part in parts])
         repeats = np.bincount(inverse, counts, len(elements))[used].astype(np.int64)
         elements, weight = elements[used], weight[used]
-        floor = _floor(elements, rule, width_bytes, tile.element_bytes, held_by)
-        sets.append(PhaseSet(elements, weight, repeats, floor, rule, width_bytes))
+        not_counted = PhaseSet(elements, weight, repeats, np.ones_like(weight), rule, width_bytes)
+        floor = _counting_bound(not_counted, tile.element_bytes, held_by)
+        sets.append(replace(not_counted, floor=floor))
     return tuple(sets)
 
 
-def _phases(access: LaneTrace, rule: PhaseRule) -> Iterator[tuple[IntArray, IntArray, IntArray]]:
-    """For each phase of the rule: elements of the instructions in it, -1 for absent; weights; repeats.
+def _phases(access: LaneTrace, rule: PhaseRule) -> Iterator[Rows]:
+    """For each phase of the rule, what the lanes in it touch, by instruction.
 
     Where the rule merges pairs of phases, two phases are one for instructions in which all lanes that differ
     in bit 0 of their number touch equal elements, or all that differ in bit 1.
     """
     element, weight, repeats = merged(np.where(access.active, access.element, -1), access.weight)
-    apart = np.ones(len(element), bool)
+    in_pairs = np.zeros(len(element), bool)
     if rule.merges_pairs:
         lanes = np.arange(element.shape[1])
-        for bit in (1, 2):
-            other = element[:, lanes ^ bit]
-            apart &= ~((element < 0) | (other < 0) | (element == other)).all(axis=1)
+        for mask in (1, 2):
+            other = element[:, lanes ^ mask]
+            in_pairs |= ((element < 0) | (other < 0) | (element == other)).all(axis=1)
         for first, second in zip(rule.phases[::2], rule.phases[1::2], strict=True):
-            yield element[~apart][:, first + second], weight[~apart], repeats[~apart]
+            yield Rows(element[in_pairs][:, first + second], weight[in_pairs], repeats[in_pairs])
     for phase in rule.phases:
-        yield element[apart][:, phase], weight[apart], repeats[apart]
+        yield Rows(element[~in_pairs][:, phase], weight[~in_pairs], repeats[~in_pairs])
 
 
-def merged(rows: IntArray, weight: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-    """Distinct rows, the weight of all that are equal, and their number; in the order in which they come.
+def merged(rows: IntArray, weight: IntArray) -> Rows:
+    """Equal rows as one, in the order in which they come.
 
     Equal rows are found by a hash; where two different rows have one hash, no rows are merged.
     """
@@ -136,11 +145,11 @@ def merged(rows: IntArray, weight: IntArray) -> tuple[IntArray, IntArray, IntArr
     _, first, inverse, count = np.unique(hashed, return_index=True, return_inverse=True, return_counts=True)
     inverse = inverse.reshape(-1)
     if len(first) == len(rows) or (rows[first][inverse] != rows).any():
-        return rows, weight, np.ones(len(rows), np.int64)
+        return Rows(rows, weight, np.ones(len(rows), np.int64))
     total = np.zeros(len(first), np.int64)
     np.add.at(total, inverse, weight)
     order = np.argsort(first)
-    return rows[first[order]], total[order], count[order]
+    return Rows(rows[first[order]], total[order], count[order])
 
 
 def _canonical(elements: IntArray, rule: PhaseRule) -> IntArray:
@@ -164,52 +173,49 @@ def _unique_rows(rows: IntArray) -> tuple[IntArray, IntArray]:
     return ordered[starts], inverse
 
 
-def _floor(elements: IntArray, rule: PhaseRule, width_bytes: int, size: int, held_by: Blocks) -> Any:
-    """The counting bound: wavefronts of each phase in every layout; `size`: bytes of an element.
+def _counting_bound(phases: PhaseSet, element_bytes: int, held_by: Blocks) -> IntArray:
+    """Wavefronts of each phase in every layout, by counting.
 
-    An element keeps its place in its block (`layoutopt.accesses.alignment`), so that in a block of 16 bytes
-    it keeps its bank modulo 4 (of 4-byte banks). Words that share a place share banks / 4 banks; likewise
-    at 8 bytes. Elements whose block is narrower than a word are assumed to share words perfectly.
+    An element keeps its place in its block (`layoutopt.accesses.alignment`). In blocks of 4 words, words of
+    one place share a quarter of the banks in every layout; of 2 words, half of them; of 1 word, all. The
+    bound is the largest that one of these places gives.
     """
+    elements, rule, chunk_words = phases.elements, phases.rule, phases.chunk_words
     bank_bytes = rule.bank_bytes
     served = max(rule.banks, rule.row_words)  # distinct words that one wavefront can serve
-    chunk_words = max(1, width_bytes // bank_bytes)
     present = elements >= 0
-    per_word = -(-bank_bytes // size)  # elements that can start in one word
     element = np.where(present, elements, 0)
     width, place = held_by.width[element], held_by.place[element]
     fixed = present & (width >= bank_bytes)
-    # A word is named by the byte of the row-major tile where it starts.
-    word = np.where(fixed, held_by.head[element] * size + place // bank_bytes * bank_bytes, -1)
-    floor = np.ones(len(elements), np.int64)
+    # Elements whose block is narrower than a word may share words: as many as can start in one.
     loose = (present & ~fixed).sum(axis=1)
+    loose_words = -(-loose // -(-bank_bytes // element_bytes))
+    # A word is named by the byte of the row-major tile where it starts.
+    word = np.where(fixed, held_by.head[element] * element_bytes + place // bank_bytes * bank_bytes, -1)
+    bound = np.ones(len(elements), np.int64)
     for block_words in (1, 2, 4):
-        if block_words < chunk_words:
-            continue
-        in_blocks = fixed & ((width >= block_words * bank_bytes) | (block_words == 1))
+        in_blocks = fixed & (width >= block_words * bank_bytes)
         place_words = place // bank_bytes % block_words
-        banks = served // block_words
-        for shared_place in range(0, block_words, chunk_words):
+        # None where a lane covers more than such a block: its own block is wider.
+        for shared_place in range(0, block_words, chunk_words) if block_words >= chunk_words else ():
             sharing = np.where(in_blocks & (place_words == shared_place), word, -1)
-            count = _count(sharing, rule.serialises_equal)
-            if block_words == 1:
-                count = count + -(-loose // per_word)
-            floor = np.maximum(floor, -(-count // max(1, banks)))
-    if rule.serialises_equal:
-        equal = np.stack(
-            [(elements == elements[:, [k]]).sum(axis=1) * present[:, k] for k in range(elements.shape[1])]
-        )
-        floor = np.maximum(floor, equal.max(axis=0))
-    return floor
+            count = _count(sharing, rule.serialises_equal) + (loose_words if block_words == 1 else 0)
+            bound = np.maximum(bound, -(-count // max(1, served // block_words)))
+    if rule.serialises_equal:  # lanes of one element are served one by one
+        for k in range(elements.shape[1]):
+            equal = (elements == elements[:, [k]]).sum(axis=1) * present[:, k]
+            bound = np.maximum(bound, equal)
+    return bound
 
 
-def _count(words: IntArray, keep_equal: bool) -> Any:
+def _count(words: IntArray, keep_equal: bool) -> IntArray:
     """Words of each row, -1 not counted, equal ones once unless `keep_equal`."""
     rows = np.sort(words, axis=1)
     counted = rows >= 0
     if not keep_equal:
         counted[:, 1:] &= rows[:, 1:] != rows[:, :-1]
-    return counted.sum(axis=1)
+    count: IntArray = counted.sum(axis=1)
+    return count
 
 
 # Under one linearisation ----------------------------------------------------------------------
@@ -280,7 +286,7 @@ def phases_of(candidate: Linearisation, sets: tuple[PhaseSet, ...], tile: Tile) 
     """The phases of a problem under one linearisation."""
     table = candidate.table(tile.shape)
     lanes = max((s.elements.shape[1] for s in sets), default=0)
-    fields: list[tuple[IntArray, ...]] = []  # of `Phases`, in its order
+    found = []
     for phase_set in sets:
         words = words_of(phase_set, table[phase_set.elements], tile.element_bytes)
         present = words >= 0
@@ -290,22 +296,22 @@ def phases_of(candidate: Linearisation, sets: tuple[PhaseSet, ...], tile: Tile) 
         words, inverse = _rows_once(words)
         weight = np.bincount(inverse, phase_set.weight, len(words)).astype(np.int64)
         floor = np.full(len(words), np.iinfo(np.int64).max)
-        np.minimum.at(floor, inverse, phase_set.floor)
-        ideal, ones = ideal_of(phase_set, words), np.ones_like(weight)
-        fields.append(
-            (
-                _widened(words, lanes),
-                ones * (phase_set.chunk_words.bit_length() - 1),
-                ones * (phase_set.rule.banks.bit_length() - 1),
-                weight * phase_set.requests,
-                ideal,
-                np.maximum(ideal, floor),
+        np.minimum.at(floor, inverse, phase_set.floor)  # the least of those merged bounds them all
+        ideal = ideal_of(phase_set, words)
+        found.append(
+            Phases(
+                words=_widened(words, lanes),
+                chunk_bits=np.full(len(words), phase_set.chunk_words.bit_length() - 1),
+                bank_bits=np.full(len(words), phase_set.rule.banks.bit_length() - 1),
+                weight=weight * phase_set.requests,
+                ideal=ideal,
+                target=np.maximum(ideal, floor),
             )
         )
-    if not fields:
+    if not found:
         none = np.zeros(0, np.int64)
         return Phases(np.zeros((0, 0), np.int64), none, none, none, none, none)
-    return Phases(*(np.concatenate(parts) for parts in zip(*fields, strict=True)))
+    return Phases(*(np.concatenate(parts) for parts in zip(*map(astuple, found), strict=True)))
 
 
 def words_of(phase_set: PhaseSet, offsets: IntArray, element_bytes: int) -> IntArray:
@@ -316,7 +322,7 @@ def words_of(phase_set: PhaseSet, offsets: IntArray, element_bytes: int) -> IntA
     """
     rule = phase_set.rule
     words = np.where(phase_set.elements < 0, -1, offsets * element_bytes >> rule.bank_bytes.bit_length() - 1)
-    if rule.row_words > 1:
+    if rule.row_words > 1:  # words of one aligned group that share a bank are served as one (Kepler)
         words = np.where(words < 0, -1, words // rule.row_words * rule.row_words + words % rule.banks)
     if element_bytes >= rule.bank_bytes and rule.row_words <= 1:
         return words  # no two elements share one, and equal elements are side by side

@@ -105,7 +105,8 @@ def free_assignment(
     model = _model(sets, trace, tile, workers)
     if model is None:
         return None
-    # Other layouts pack loose elements, narrower than a word, otherwise: a model without them bounds all.
+    # The model starts elements at multiples of their size, and packs loose ones, narrower than a word, in one
+    # way. Where other layouts do otherwise, a model without both bounds them all.
     counted = np.concatenate([s.elements[s.elements >= 0] for s in sets])
     loose = model.chunks.loose[model.chunks.of[counted]].any()
     if tile.element_alignment == tile.element_bytes and not loose:
@@ -113,9 +114,10 @@ def free_assignment(
     relaxed = _relaxed(sets, trace, tile, workers)
     if relaxed.too_large:
         return None
-    # Narrow elements that may share words leave floors below what the caller knows: 0, at the least.
     proved = relaxed.excess_at(relaxed.solve(effort / 2, least=True).bound)
     found = _within_bytes(model, effort / 2, max_bytes, hint)
+    # Narrow elements that may share words leave the floor below what the caller knows; what is proved is less
+    # than the floor where the time ended first.
     return replace(found, bound=max(bound, relaxed.floor, proved), bytes_bound=tile.bytes)
 
 
@@ -153,7 +155,7 @@ def question(sets: Sequence[PhaseSet], trace: Trace, tile: Tile, most: int | Non
         sets: the phases, for which `free_assignment` did not return None.
         most: weighted excess allowed; None for every phase at its counting bound.
     """
-    return _relaxed(sets, trace, tile).model(most=most).to_text()
+    return _relaxed(sets, trace, tile).question(most=most).to_text()
 
 
 def _relaxed(sets: Sequence[PhaseSet], trace: Trace, tile: Tile, workers: int = 1) -> PlacementModel:
@@ -198,7 +200,7 @@ def _within_bytes(
     packed, tile_bytes = _packed(model), model.tile.bytes
     answer = model.solve(effort * _QUICK, atoms=max_bytes // model.atom, least=True, hint=packed)
     tables = [packed] + ([_placed(model, answer)] if _is_solved(answer) else [])
-    # Where atoms are shared, the chunks that the model does not place may need one more.
+    # Both are measured: where an atom is shared, the chunks that the model does not place may need one more.
     candidates = [_assignment(model, table, found.bound, tile_bytes) for table in tables]
     fitting = [f for f in candidates if f.bytes is not None and f.bytes <= max_bytes]
     without_table = FreeAssignment(found.bound, bytes_bound=tile_bytes)
@@ -206,15 +208,8 @@ def _within_bytes(
 
 
 def _least_excess(model: PlacementModel, effort: float, hint: IntArray | None, bound: int) -> FreeAssignment:
-    """The assignment of the least excess, then of the fewest bytes.
-
-    The quickest first: the hint made smaller, exchanges of banks, CP-SAT for the counting bound alone, local
-    search; last CP-SAT for the least excess.
-    """
+    """The assignment of the least excess, then of the fewest bytes; the quickest attempt first."""
     bound, tile_bytes = max(bound, model.floor), model.tile.bytes
-    if hint is not None and (known := _near_hint(model, hint, bound)) is not None and known.complete:
-        return known
-    times = min(_MOST_TIMES, effort / _ROUNDS_EFFORT)
 
     def tight(effort: float) -> FreeAssignment | None:
         """An assignment at the counting bound in the tile's own bytes, if CP-SAT finds one."""
@@ -224,15 +219,20 @@ def _least_excess(model: PlacementModel, effort: float, hint: IntArray | None, b
         return _assignment(model, _placed(model, answer), bound, tile_bytes) if _is_solved(answer) else None
 
     def searched(start: IntArray | None, rounds: int) -> FreeAssignment:
-        table = _by_local_search(model, start, bound, math.ceil(rounds * times))
+        more_rounds = min(_MOST_TIMES, effort / _ROUNDS_EFFORT)
+        table = _by_local_search(model, start, bound, math.ceil(rounds * more_rounds))
         return _assignment(model, table, bound, tile_bytes)
 
+    # The hint made smaller; exchanges of banks; CP-SAT, where it is done before a search is loaded.
+    if hint is not None and (known := _near_hint(model, hint, bound)) is not None and known.complete:
+        return known
     if bound == model.floor and (known := _exchanged(model, hint)) is not None:
         return known
     if sum(len(phase.units) for phase in model.phases) <= _SMALL:
         known = tight(_SMALL_EFFORT)
         if known is not None and known.complete:
             return known
+    # A short search; CP-SAT for the counting bound alone; a longer search; CP-SAT for the least excess.
     best = searched(hint, _FIRST)
     if best.complete:
         return best
@@ -261,13 +261,12 @@ def _exchanged(model: PlacementModel, hint: IntArray | None) -> FreeAssignment |
     """
     banks = model.period // model.atom
     rows, more = divmod(model.atoms(model.tile.bytes), banks)
-    one_size = model.symmetric and {*model.positions.values()} == {banks}
-    if not one_size or any(phase.least > 1 for phase in model.phases):
+    smallest = {*model.positions.values()} == {banks}  # all chunks are of the smallest size
+    if not (model.symmetric and smallest) or any(phase.least > 1 for phase in model.phases):
         return None
-    flat = np.arange(model.tile.elements) * model.tile.element_bytes if hint is None else hint
-    position = model.positions_of(flat)
-    number = {c: k for k, c in enumerate(position)}
-    phases = [sorted({number[c] for c, _, _ in phase.units}) for phase in model.phases]
+    position = model.positions_of(_row_major(model) if hint is None else hint)
+    index_of = {c: k for k, c in enumerate(position)}
+    phases = [sorted({index_of[unit.chunk] for unit in phase.units}) for phase in model.phases]
     room = [rows + (k < more) for k in range(banks)]
     found = coloured(phases, [*position.values()], room, _EXCHANGED)
     if found is None:
@@ -298,12 +297,13 @@ def _fewest_bytes(model: PlacementModel, effort: float, found: FreeAssignment) -
     while atoms < enough:
         answer = model.solve(effort, atoms=atoms, most=found.excess, hint=found.table)
         if _is_solved(answer):
-            found = _assignment(model, _placed(model, answer), found.bound, 0)
+            found = _assignment(model, _placed(model, answer), found.bound, bytes_bound)
         if answer.outcome is not Outcome.INFEASIBLE:
             break
         bytes_bound = atoms * model.atom + model.tile.element_bytes
-        atoms = atoms // row_atoms * row_atoms + row_atoms
-    # Only whole rows were asked for, so a smaller layout may end inside the last one.
+        atoms = (
+            atoms // row_atoms + 1
+        ) * row_atoms  # to the end of the next row, inside which one may fit, too
     return replace(found, bytes_bound=bytes_bound if found.excess == found.bound else model.tile.bytes)
 
 
@@ -321,13 +321,12 @@ def _is_solved(answer: Answer) -> bool:
 
 def _by_local_search(model: PlacementModel, hint: IntArray | None, bound: int, rounds: int) -> IntArray:
     """Byte offsets after local search from `hint`, or from row-major; it ends at an excess of `bound`."""
-    flat = np.arange(model.tile.elements) * model.tile.element_bytes if hint is None else hint
-    position = model.positions_of(flat)
+    position = model.positions_of(_row_major(model) if hint is None else hint)
     # If the time does not last until the loop is compiled, which cannot be stopped, the start is the answer.
     if position and current().affords(_seconds_to_compile()):
         from layoutopt.model.annealing import annealed, board_of
 
-        start, enough = np.array([*position.values()]), bound - model.floor
+        start, enough = np.array([*position.values()]), bound - model.floor  # beyond `least` of all phases
         found = annealed(board_of(model), start, enough, rounds)
         position = dict(zip(position, found.tolist(), strict=True))
     if model.symmetric:
@@ -377,33 +376,38 @@ def _folded(model: PlacementModel, padded: IntArray) -> IntArray | None:
     its phases; the solver chooses. None where elements are no chunks of their own, or it finds nothing.
     """
     size, chunks = model.tile.element_bytes, model.chunks
-    row, flat = model.period // size, padded.ravel() // size
-    alone = model.symmetric and len(model.positions) == len(flat) == len(chunks.size)
+    row_elements, flat = model.period // size, padded.ravel() // size
+    one_element_chunks = len(model.positions) == len(flat) == len(chunks.size) and (chunks.size == size).all()
     beyond = np.flatnonzero(flat >= len(flat)).tolist()
-    if not alone or (chunks.size != size).any() or not 0 < len(beyond) <= _MOST_FOLDED:
+    if not (model.symmetric and one_element_chunks and 0 < len(beyond) <= _MOST_FOLDED):
         return None
     holes = np.setdiff1d(np.arange(len(flat)), flat)
     solver = Model()
-    at = {e: [solver.boolean() for _ in range(row)] for e in beyond}
+    at = {e: [solver.boolean() for _ in range(row_elements)] for e in beyond}
     for literals in at.values():
         solver.exactly_one(literals)
-    for position, room in enumerate(np.bincount(holes % row, minlength=row).tolist()):
+    for position, room in enumerate(np.bincount(holes % row_elements, minlength=row_elements).tolist()):
         solver.at_most([(literals[position], 1) for literals in at.values()], room)
     for phase in model.phases:
         moving = [(e, n) for e, _, n in phase.units if e in at]
-        load = [0] * row
+        load = [0] * row_elements
         for e, _, n in phase.units:
-            load[int(flat[e]) % row] += n if e not in at else 0
-        for position in range(row if moving else 0):
+            load[int(flat[e]) % row_elements] += n if e not in at else 0
+        for position in range(row_elements if moving else 0):
             solver.at_most([(at[e][position], n) for e, n in moving], phase.least - load[position])
     answer = solver.solve(1, _FOLD_EFFORT)
     if not _is_solved(answer):
         return None
-    table, holes_at = flat.copy(), [holes[holes % row == k].tolist() for k in range(row)]
+    table = flat.copy()
+    holes_at = [holes[holes % row_elements == k].tolist() for k in range(row_elements)]
     for e, literals in at.items():
         position = next(k for k, literal in enumerate(literals) if answer.values[literal])
         table[e] = holes_at[position].pop(0)
     return table * size
+
+
+def _row_major(model: PlacementModel) -> IntArray:
+    return np.arange(model.tile.elements) * model.tile.element_bytes
 
 
 def _packed(model: PlacementModel) -> IntArray:
@@ -434,11 +438,11 @@ def _offsets_of(model: PlacementModel, position: dict[int, int]) -> IntArray:
     placed[list(position)] = True
     free = np.flatnonzero(~placed)
     for width in np.unique(size[free])[::-1].tolist():
-        alike, wide = free[size[free] == width], width // model.atom
-        rows, at = _lowest(height.reshape(-1, wide).max(axis=1), len(alike))
-        address[alike] = rows * model.period + at * width
+        same_width, wide = free[size[free] == width], width // model.atom
+        rows, column = _lowest(height.reshape(-1, wide).max(axis=1), len(same_width))
+        address[same_width] = rows * model.period + column * width
         above = np.zeros(len(height) // wide, np.int64)
-        np.maximum.at(above, at, rows + 1)
+        np.maximum.at(above, column, rows + 1)
         height = np.maximum(height, above.repeat(wide))
     flat: IntArray = address[model.chunks.of] + model.chunks.place
     return flat

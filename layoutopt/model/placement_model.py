@@ -13,9 +13,11 @@ renamed banks               chunk k of the widest phase lies in one of the first
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from layoutopt.accesses.alignment import blocks
 from layoutopt.accesses.trace import Trace
@@ -26,8 +28,8 @@ from layoutopt.model.phases import PhaseSet
 from layoutopt.problems.types import Tile
 
 # Booleans, and terms of the load constraints, beyond which no model is built.
-MAX_BOOLEANS = 1 << 17
-MAX_TERMS = 1 << 22
+_MAX_BOOLEANS = 1 << 17
+_MAX_TERMS = 1 << 22
 # What it takes, about, to write a term down and have the solver read it.
 _SECONDS_A_TERM = 2e-6
 
@@ -41,13 +43,13 @@ class Chunks(Struct, frozen=True):
     loose: BoolArray  # bool, shape (chunks,): a word packed with narrower elements; others may pack otherwise
 
 
-def chunks_of(trace: Trace, tile: Tile, word_bytes: int, element_alignment: int | None = None) -> Chunks:
+def chunks_of(trace: Trace, tile: Tile, word_bytes: int, element_alignment: int | None) -> Chunks:
     """Cut the tile into what every layout keeps whole (`layoutopt.accesses.alignment.blocks`).
 
     With an element alignment: what layouts keep that start every element at multiples of it.
     """
     size = tile.element_bytes
-    held_by = blocks(trace, tile, element_alignment)
+    held_by = blocks(trace, tile, element_alignment)  # made for this call, which changes its arrays
     widest, head, place = held_by.width, held_by.head, held_by.place
     loose = widest < word_bytes
     # Loose elements fill words, the widest vectors first, so that each is aligned.
@@ -60,26 +62,33 @@ def chunks_of(trace: Trace, tile: Tile, word_bytes: int, element_alignment: int 
     return Chunks(of.reshape(-1), place, np.maximum(widest[heads], word_bytes), loose[heads])
 
 
-class FreePhase(Struct, frozen=True, dict=True):
-    """A phase as units: what the access's width covers at one place of a chunk."""
+class Unit(NamedTuple):
+    """What the access's width covers at one place of a chunk."""
 
-    # (chunk, byte in the chunk, how often the phase touches it), sorted.
-    units: tuple[tuple[int, int, int], ...]
+    chunk: int
+    byte: int  # of the chunk, at which it begins
+    times: int  # how often a phase touches it
+
+
+class FreePhase(Struct, frozen=True, dict=True):
+    """A phase as units."""
+
+    units: tuple[Unit, ...]  # sorted
     unit_bytes: int  # bytes of a unit
     banks: int  # banks of such units
     floor: int  # wavefronts that no layout undercuts
     ideal: int  # wavefronts if spread evenly
-    weight: int  # weighted number of times that it is served
+    weight: int = 0  # weighted number of times that it is served
+
+    @cached_property
+    def most(self) -> int:
+        """Wavefronts if all units share a bank."""
+        return sum(unit.times for unit in self.units)
 
     @cached_property
     def least(self) -> int:
         """Wavefronts that no positions undercut."""
-        return max(self.floor, -(-sum(n for _, _, n in self.units) // self.banks))
-
-    @property
-    def alone(self) -> int:
-        """Wavefronts of a phase of one unit, or of none that the model sees."""
-        return max(self.least, *(n for _, _, n in self.units)) if self.units else self.floor
+        return max(self.floor, -(-self.most // self.banks))
 
     def bank(self, address: int) -> int:
         """The bank of a unit at this byte."""
@@ -88,10 +97,10 @@ class FreePhase(Struct, frozen=True, dict=True):
     def loads(self, at: dict[int, list[int]], chunks: Chunks) -> list[list[tuple[int, int]]]:
         """For each bank that could be overloaded, the literals that put something there."""
         loads: dict[int, list[tuple[int, int]]] = {}
-        for c, place, n in self.units:
+        for c, byte, times in self.units:
             for position, literal in enumerate(at[c]):
-                bank = self.bank(position * int(chunks.size[c]) + place)
-                loads.setdefault(bank, []).append((literal, n))
+                bank = self.bank(position * int(chunks.size[c]) + byte)
+                loads.setdefault(bank, []).append((literal, times))
         return [load for _, load in sorted(loads.items()) if len(load) > 1]
 
 
@@ -101,7 +110,7 @@ def free_phases(sets: Sequence[PhaseSet], chunks: Chunks, *, drop_loose: bool) -
     A phase that drops some keeps the largest ideal that any packing of them gives, so that its
     excess is a lower bound.
     """
-    merged: dict[tuple[tuple[tuple[int, int, int], ...], int, int, int, int], int] = {}  # weight of each
+    weights: dict[FreePhase, int] = {}  # of each, which has none itself
     for s in sets:
         unit_bytes = max(s.width_bytes, s.rule.bank_bytes)
         for row, weight, floor in zip(s.elements.tolist(), s.weight.tolist(), s.floor.tolist(), strict=True):
@@ -116,12 +125,13 @@ def free_phases(sets: Sequence[PhaseSet], chunks: Chunks, *, drop_loose: bool) -
                     continue
                 unit = chunk, int(chunks.place[element]) // unit_bytes * unit_bytes
                 touched[unit] = touched.get(unit, 0) + 1
-            distinct = len(touched) + dropped
+            distinct = len(touched) + dropped  # if no two of the dropped share a word
             ideal = max(1, -(-distinct * s.chunk_words // (s.rule.banks * s.requests)))
-            units = tuple((*u, n if s.rule.serialises_equal else 1) for u, n in sorted(touched.items()))
-            key = units, unit_bytes, s.rule.banks // s.chunk_words, max(1, floor), ideal
-            merged[key] = merged.get(key, 0) + weight * s.requests
-    return [FreePhase(*key, weight) for key, weight in merged.items()]
+            counted = sorted(touched.items())
+            units = tuple(Unit(*unit, n if s.rule.serialises_equal else 1) for unit, n in counted)
+            phase = FreePhase(units, unit_bytes, s.rule.banks // s.chunk_words, max(1, floor), ideal)
+            weights[phase] = weights.get(phase, 0) + weight * s.requests
+    return [replace(phase, weight=weight) for phase, weight in weights.items()]
 
 
 class PlacementModel:
@@ -133,17 +143,19 @@ class PlacementModel:
         """`period`: bytes of a row of banks; `workers`: solver threads."""
         self.chunks, self.period, self.tile = chunks, period, tile
         self.workers = workers
-        # Phases of one unit cost the same wherever it lies; they are not in the model.
-        self.fixed = sum(p.weight * (p.alone - p.ideal) for p in phases if len(p.units) < 2)
+        # Phases of one unit, or of none, cost the same in all positions; they are not in the model.
+        alike = [p for p in phases if len(p.units) < 2]
+        self.fixed = sum(p.weight * (max(p.least, p.most) - p.ideal) for p in alike)
         self.phases = [p for p in phases if len(p.units) > 1]
         self.floor = self.fixed + sum(p.weight * (p.least - p.ideal) for p in self.phases)
         # How many positions each chunk of these phases has; in the order of the widest phases.
         self.positions: dict[int, int] = {}
         for phase in sorted(self.phases, key=lambda p: (-len(p.units), p.units)):
-            self.positions.update((c, period // int(chunks.size[c])) for c, _, _ in phase.units)
+            self.positions.update((u.chunk, period // int(chunks.size[u.chunk])) for u in phase.units)
+        # Whether every phase sees all banks of the row, so that banks may be exchanged for one another.
         self.symmetric = all(p.unit_bytes * p.banks == period for p in self.phases)
         self.atom = int(chunks.size.min())  # bytes of the smallest chunk: width of a column
-        self._terms = sum(self.positions[c] for p in self.phases for c, _, _ in p.units)
+        self._terms = sum(self.positions[unit.chunk] for p in self.phases for unit in p.units)
 
     @cached_property
     def units(self) -> IntArray:
@@ -155,7 +167,7 @@ class PlacementModel:
     @property
     def too_large(self) -> bool:
         """Whether the model has more booleans or terms than are built."""
-        return sum(self.positions.values()) > MAX_BOOLEANS or self._terms > MAX_TERMS
+        return sum(self.positions.values()) > _MAX_BOOLEANS or self._terms > _MAX_TERMS
 
     @property
     def alike(self) -> bool:
@@ -185,9 +197,9 @@ class PlacementModel:
         """
         if not current().affords(self._terms * _SECONDS_A_TERM):
             return NO_ANSWER
-        return self.model(atoms, least, most, hint).solve(self.workers, effort)
+        return self.question(atoms, least, most, hint).solve(self.workers, effort)
 
-    def model(
+    def question(
         self,
         atoms: int | None = None,
         least: bool = False,
@@ -207,8 +219,7 @@ class PlacementModel:
             loads = phase.loads(at, self.chunks)
             if least or most is not None:
                 # Loose elements count in a phase's floor, so that it may exceed what the units can cost.
-                most_of_phase = max(phase.least, sum(n for _, _, n in phase.units))
-                wavefronts = model.integer(phase.least, most_of_phase)
+                wavefronts = model.integer(phase.least, max(phase.least, phase.most))
                 terms.append((wavefronts, phase.weight))
                 for load in loads:
                     model.at_most([*load, (wavefronts, -1)], 0)
@@ -224,12 +235,13 @@ class PlacementModel:
             model.minimise(terms)
         if atoms is not None:
             self._limit_columns(model, at, atoms)
-        renamed = self.symmetric and (atoms is None or atoms * self.atom % self.period == 0)
-        if renamed:
+        # A last row that is not whole tells banks apart.
+        may_rename = self.symmetric and (atoms is None or atoms * self.atom % self.period == 0)
+        if may_rename:
             self._break_symmetry(model, at)
         if hint is not None:
             near = self.positions_of(hint)
-            for c, here in (self.renamed(near) if renamed else near).items():
+            for c, here in (self.renamed(near) if may_rename else near).items():
                 for position, literal in enumerate(at[c]):
                     model.hint(literal, int(position == here))
         return model
@@ -283,7 +295,7 @@ class PlacementModel:
                 model.at_most([(literal, 1) for literal in held], height)
 
     def _break_symmetry(self, model: Model, at: dict[int, list[int]]) -> None:
-        """Require the names that `renamed` gives banks, which may be exchanged for one another."""
+        """Require the names that `renamed` gives banks: chunk k lies in one of the first k + 1 groups."""
         widest = max((int(self.chunks.size[c]) for c in at), default=1)
         for k, (c, literals) in enumerate(at.items()):
             size = int(self.chunks.size[c])
