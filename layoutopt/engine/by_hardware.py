@@ -68,16 +68,16 @@ def check_direct_loads(lanes: Trace, table: IntArray) -> None:
         if access.operation.kind != "load.lds":
             continue
         width = access.operation.width_bytes
-        place = table[access.element] - width * np.arange(access.element.shape[1])
+        base_of = table[access.element] - width * np.arange(access.element.shape[1])  # as each lane needs it
         first = access.active.argmax(axis=1)
-        base = place[np.arange(len(place)), first][:, None]
-        wrong = access.active & (place != base)
+        base = base_of[np.arange(len(base_of)), first][:, None]
+        wrong = access.active & (base_of != base)
         if wrong.any():
             row, lane = (int(k) for k in np.argwhere(wrong)[0])
             apart = width * (lane - int(first[row]))
             raise LayoutError(
                 f"access {access.name!r}: lane {lane} writes {apart} bytes behind lane {first[row]}, and its "
-                f"element lies {apart + int(place[row, lane] - base[row, 0])} behind"
+                f"element lies {apart + int(base_of[row, lane] - base[row, 0])} behind"
             )
 
 
@@ -101,7 +101,8 @@ def _tensor_map(use: HardwareUse, tile: Tile, offsets: IntArray) -> TensorMap:
     asked = tuple(use.box[d] for d in order) if use.box is not None else None
     best: tuple[Mode, tuple[int, ...], IntArray] | None = None  # mode, box, and where each starts
     best_rank = (turned.size + 1, 0)
-    # Modes that swizzle fill more with a box; more boxes than the best has need not be looked at.
+    # Modes that swizzle most first, though the rank prefers the others: they fill more with a box, and what
+    # takes more boxes than the best need not be looked at.
     for mode in sorted(_allowed(use), key=lambda mode: -len(mode.xor)):
         for box in _boxes(turned, use, tile, mode, asked):
             rank = turned.size // math.prod(box), len(mode.xor)
@@ -140,28 +141,30 @@ def _boxes(
 ) -> list[tuple[int, ...]]:
     """Boxes of which the edges of the first lie as the mode has them, from the fewest boxes to the most.
 
-    Their extents divide the tile's, slowest dimension first, or are those asked for.
+    Their extents divide the tile's, slowest dimension first, or are those asked for. Only the last element of
+    an edge is looked at: `_box_starts` looks at all of each box that is left.
     """
     rules, size, dims = engine("tma"), tile.element_bytes, turned.ndim
     unit = ELEMENT_BYTES[map_element(use, tile)]
     first = mode.flipped(int(turned[(0,) * dims]))
-    boxes: list[tuple[tuple[int, ...], int]] = [((), size)]  # the last extents, and bytes to the next of more
+    boxes: dict[tuple[int, ...], int] = {(): size}  # extents of the dimensions so far: bytes of all together
     for d in reversed(range(dims)):
         edge = turned[tuple(slice(None) if k == d else 0 for k in range(dims))].tolist()
         extents = _divisors(len(edge)) if asked is None else [asked[d]]
-        if d == dims - 1:
-            most = mode.span_bytes or math.inf  # bytes of a row
-            whole = [n for n in extents if n * size % rules.chunk_bytes == 0 and n * size <= most]
+        if d == dims - 1:  # rows of whole chunks within the span, counted in elements of the map
+            within = [n for n in extents if n * size <= (mode.span_bytes or math.inf)]
+            whole = [n for n in within if n * size % rules.chunk_bytes == 0]
             extents = [n for n in whole if n * size // unit <= rules.max_box]
         else:
             extents = [n for n in extents if n <= rules.max_box]
-        boxes = [
-            ((n, *inner), n * step if d < dims - 1 else mode.span_bytes or n * size)
-            for inner, step in boxes
+        boxes = {
+            # A row takes the whole span of the mode, even where it is shorter.
+            (n, *inner): (mode.span_bytes or n * step) if d == dims - 1 else n * step
+            for inner, step in boxes.items()
             for n in extents
             if mode.flipped(first + (n - 1) * step) == edge[n - 1]
-        ]
-    return sorted((box for box, _ in boxes), key=lambda box: (-math.prod(box), box))
+        }
+    return sorted(boxes, key=lambda box: (-math.prod(box), box))
 
 
 @cache
@@ -221,9 +224,9 @@ def _matrix(access: Access, use: HardwareUse, tile: Tile, offsets: IntArray) -> 
     operands = _cut(turned, (*(1 for _ in rest), rows, depth)).reshape(-1, rows, depth)
     for mode in _allowed(use):
         for major in _majors(use, rules, size):
-            if _fields(mode.flipped(operands[:1]), size, mode, major) is None:  # soon said of most modes
-                continue
-            found = _fields(mode.flipped(operands), size, mode, major)
+            found = _fields(mode.flipped(operands[:1]), size, mode, major)
+            if found is not None:  # of the first operand, which soon tells of most modes that it is none
+                found = _fields(mode.flipped(operands), size, mode, major)
             if found is None:
                 continue
             leading, stride, starts = found
@@ -271,6 +274,8 @@ def _fields(operands: IntArray, size: int, mode: Mode, major: str) -> tuple[int,
         size: of an element, in bytes.
         major: "K" or "MN".
     """
+    # All four are one formula, that of `expected`: the span of no swizzle has 16 bytes, and swizzled K is no
+    # longer than a span.
     span = mode.span_bytes or 0
     table = operands if major == "K" else operands.transpose(0, 2, 1)
     r, c = np.arange(table.shape[1])[:, None], np.arange(table.shape[2])
@@ -280,6 +285,7 @@ def _fields(operands: IntArray, size: int, mode: Mode, major: str) -> tuple[int,
     across = int(inside[0, ATOM_ROWS, 0]) if table.shape[1] > ATOM_ROWS else 0
     along = int(inside[0, 0, page]) if table.shape[2] > page else 0
     expected = r % ATOM_ROWS * span + r // ATOM_ROWS * across + c % page * size + c // page * along
+    # Descriptors hold starts and offsets in units of 16 bytes.
     if (inside != expected).any() or (starts % 16).any() or across % 16 or along % 16:
         return None
     if not (0 <= across < _OFFSET_END and 0 <= along < _OFFSET_END):

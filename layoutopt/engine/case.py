@@ -148,11 +148,11 @@ class Case(Struct, frozen=True):
             offset = offset_expression(self.as_bytes(layout))
         else:
             offset = bytes_formula(layout, self.problem.tile)
-        if self.view is not None:
-            with unhurried():
-                own = trace(with_loops(self.problem), self.device)
-            return index_code(with_loops(self.problem), own, offset, self._own_table(layout))
-        return index_code(with_loops(self.lowered), self.lanes, offset, table)
+        if self.view is None:
+            return index_code(with_loops(self.lowered), self.lanes, offset, table)
+        with unhurried():  # code is over the problem's own coordinates, as its accesses are traced there
+            own = trace(with_loops(self.problem), self.device)
+        return index_code(with_loops(self.problem), own, offset, self._own_table(layout))
 
     def index_cost(self, layout: Layout | Node) -> int:
         """Integer instructions of the index code of all accesses; arguments, errors as for `index_code`."""
@@ -203,8 +203,7 @@ class Case(Struct, frozen=True):
 
     def weighted_excess(self, counts: Sequence[Counts]) -> float:
         """The sum over all instructions, in units of `lanes.weight_unit`; whole unless it is expected."""
-        over = [count.wavefronts - count.ideal for count in counts]
-        return rounded_count(self._weighted(over))
+        return rounded_count(self._weighted([count.excess for count in counts]))
 
     def weighted_wavefronts(self, counts: Sequence[Counts]) -> float:
         """The same for wavefronts."""
@@ -315,7 +314,7 @@ def case_under(problem: Problem, device: Device, layout: Layout | Node) -> Case:
     return best
 
 
-_LATEST: Final[list[Case]] = []
+_LATEST: Final[list[Case]] = []  # one at most
 
 
 def _lowered(asked: Problem, problem: Problem, device: Device) -> Case:
@@ -376,6 +375,7 @@ def check_claims(problem: Problem, gpu: Device, result: Result) -> None:
                 f"the layout gives {counted.wavefronts} wavefronts, {counted.ideal} of them ideal, and "
                 f"{counted.bank_conflicts} bank conflicts for op {counted.op!r}; the result says otherwise",
             )
+    # What the hardware by itself reads may have been given more than this layout needs.
     needed, given_bytes = case.needed_alignment(layout, reports), result.alignment_bytes or 0
     if given_bytes < needed or (given_bytes > needed and not problem.is_dictated):
         raise ProblemFileError(

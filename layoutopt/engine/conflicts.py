@@ -53,6 +53,11 @@ class Counts(Struct, frozen=True):
     phases: IntArray
 
     @property
+    def excess(self) -> IntArray:
+        """Wavefronts beyond the ideal."""
+        return self.wavefronts - self.ideal
+
+    @property
     def bank_conflicts(self) -> IntArray:
         """The profiler's bank-conflict counter, per instruction."""
         return self.wavefronts - self.phases
@@ -138,6 +143,7 @@ def _count_chunk(
         # single words on banks / w banks.
         vectors = _units(address, words_per_lane * rule.bank_bytes)
         return _count_units(vectors, idle, merged, rule.banks // words_per_lane, rule)
+    # Vectors that are not aligned: each word of a lane takes a slot of its own, in one request.
     words = _units(address, rule.bank_bytes)
     words = (words[:, :, None] + np.arange(words_per_lane, dtype=words.dtype)).reshape(len(words), -1)
     idle = None if idle is None else idle.repeat(words_per_lane, axis=1)
@@ -161,7 +167,10 @@ def _all_aligned(address: IntArray, idle: BoolArray | None, width_bytes: int) ->
 
 
 def _pairs_agree(address: IntArray, idle: BoolArray | None) -> BoolArray:
-    """Whether all active lanes l and l^1 of a row, or all l and l^2, have one address; shape (rows,)."""
+    """Whether all active lanes l and l^1 of a row, or all l and l^2, have one address; shape (rows,).
+
+    Rows are of a multiple of 8 lanes, as those of every device that merges.
+    """
     rows, lanes = address.shape
     flat = address.ravel()
     agree = np.zeros(rows, bool)
@@ -193,7 +202,7 @@ def _count_units(
     """
     rows, slots = unit.shape
     slots_per_phase = slots // len(rule.phases)
-    keys, row_bits, idle_bit = _sorted_keys(unit, idle, merged, banks, rule)
+    keys, row_bits, idle_bit = _sorted_keys(unit, idle, merged, banks, rule)  # shape (rows, slots)
     flat = keys.ravel()
     differ = np.empty_like(flat)
     np.bitwise_xor(flat[1:], flat[:-1], out=differ[1:])
@@ -201,26 +210,28 @@ def _count_units(
     another_word = differ != 0
     same_bank = differ < differ.dtype.type(1 << row_bits)
     if rule.serialises_equal:
-        extra_pass = same_bank if idle is None else same_bank & ((flat & idle_bit) == 0)
+        takes_pass = same_bank if idle is None else same_bank & ((flat & idle_bit) == 0)
     else:
-        extra_pass = same_bank & another_word
+        takes_pass = same_bank & another_word
     # Shape (rows, phases): the passes of the busiest bank but for the first; whether a slot is in use.
-    extra_passes = _over_groups(np.maximum, _runs(same_bank, extra_pass), slots_per_phase).reshape(rows, -1)
+    more_passes = _over_groups(np.maximum, _runs(same_bank, takes_pass), slots_per_phase).reshape(rows, -1)
     occupied = (keys[:, ::slots_per_phase] & idle_bit) == 0
 
     distinct = None  # units of a phase, needed only where they may be more than banks
     if slots_per_phase * (1 if merged is None else 2) > banks:
         firsts = another_word if idle is None else another_word & ((flat & idle_bit) == 0)
         distinct = _over_groups(np.add, firsts.astype(np.uint16), slots_per_phase).reshape(rows, -1)
-    if merged is not None:  # a pair of phases counts as its first
+    # The keys of a pair of phases are sorted together, and take up the places of both: what either half
+    # holds is counted in the first.
+    if merged is not None:
         in_pairs = merged[:, None]
-        second = np.where(in_pairs, extra_passes[:, 1::2], 0)
-        extra_passes[:, ::2] = np.maximum(extra_passes[:, ::2], second)
+        second = np.where(in_pairs, more_passes[:, 1::2], 0)
+        more_passes[:, ::2] = np.maximum(more_passes[:, ::2], second)
         if distinct is not None:
             distinct[:, ::2] += np.where(in_pairs, distinct[:, 1::2], 0)
         occupied[:, 1::2] &= ~in_pairs
     phases = _sum_phases(occupied.astype(np.uint16))
-    wavefronts = _sum_phases((extra_passes + np.uint16(1 + rule.extra_wavefronts)) * occupied)
+    wavefronts = _sum_phases((more_passes + np.uint16(1 + rule.extra_wavefronts)) * occupied)
     if distinct is None:
         return wavefronts, phases * (1 + rule.extra_wavefronts), phases
     even = (distinct + np.uint16(banks - 1)) // banks + np.uint16(rule.extra_wavefronts)
@@ -230,7 +241,7 @@ def _count_units(
 def _sorted_keys(
     unit: UIntArray, idle: BoolArray | None, merged: BoolArray | None, banks: int, rule: PhaseRule
 ) -> tuple[UIntArray, int, np.unsignedinteger[Any]]:
-    """(keys, bits of the key's lowest field, mask of its idle bit): the module's keys, sorted in each row.
+    """The module's keys, sorted in each row; the bits of a key's lowest field, and the mask of its idle bit.
 
     Arguments as for `_count_units`; keys are uint32 where all fields fit, else uint64.
     """

@@ -23,6 +23,7 @@ Where blocks run together on a multiprocessor, one waits while others work:
 """
 
 import math
+from collections import defaultdict
 from typing import Final
 
 import numpy as np
@@ -134,7 +135,10 @@ def _changing(lanes: LaneTrace, case: Case) -> float:
 
 
 def block_occupancy(case: Case, size: int, alignment: int) -> Occupancy | None:
-    """Blocks and stages where the layout takes so many bytes, and the block what the file says beside it."""
+    """Blocks and stages where the layout takes so many bytes, and the block what the file says beside it.
+
+    None where the device does not say what a multiprocessor holds.
+    """
     problem = case.problem
     return occupancy(
         size,
@@ -170,10 +174,10 @@ def terms(case: Case, layout: Layout | Node) -> Terms:
     Raises as `estimate` does.
     """
     table, code = case.table(layout), case.index_code(layout)
-    total = dict.fromkeys(Terms.__struct_fields__[1:-1], 0.0)
+    total: dict[str, float] = defaultdict(float)  # by field of `Terms`
     warps, memory = -(-case.problem.threads // case.device.lanes), []
     for lanes, count, index in zip(case.lanes.accesses, case.count(table), code, strict=True):
-        weights = lanes.weight / case.lanes.weight_unit
+        weights = lanes.weight / case.lanes.weight_unit  # of warp instructions; of the access their mean
         weight, does, cost = float(weights.mean()), lanes.operation.does, index.instructions
         issued = np.where(count.phases > 0, weights, 0.0)
         wavefronts = count.wavefronts * weights

@@ -108,8 +108,8 @@ def count_table(path: Path, op: str, width_bytes: int | None, device: Device) ->
         for step in range(0, len(window), CHUNK_INSTRUCTIONS):
             # Checked, then counted, while still in cache.
             address = np.ascontiguousarray(window[step : step + CHUNK_INSTRUCTIONS])
-            active = address >= 0
-            if (fault := _first_fault(address, active | (address < -1), operation)) is not None:
+            active = address != -1
+            if (fault := _first_fault(address, active, operation)) is not None:
                 row, lane, reason = fault
                 hint = "; -1 marks an inactive lane" if address[row, lane] < 0 else ""
                 raise ProblemFileError(f"row {start + step + row}, lane {lane}", reason + hint)
@@ -172,9 +172,11 @@ def _arrays(records: list[Record], device: Device) -> tuple[IntArray, BoolArray]
 
 def _mask(active: str | int | None, lanes: int) -> int:
     """The mask of a record's active lanes as a number, bit l for lane l; all where it is left out."""
-    mask = -1
+    if active is None:
+        return (1 << lanes) - 1
+    mask = -1  # is none
     with contextlib.suppress(ValueError):
-        mask = int(active, 0) if isinstance(active, str) else (1 << lanes) - 1 if active is None else active
+        mask = int(active, 0) if isinstance(active, str) else active
     if not 0 <= mask < 1 << lanes:
         raise ProblemFileError(
             "active",
@@ -213,8 +215,8 @@ def _first_fault(address: IntArray, active: BoolArray, operation: Operation) -> 
     # The width, or the power of two that divides it.
     multiple = operation.width_bytes & -operation.width_bytes
     used = np.where(addressing_lanes(active, operation), address, 0)
-    low_bits = np.bitwise_or.reduce(used, axis=None)
-    if low_bits >= 0 and not low_bits & (multiple - 1):
+    any_bits = np.bitwise_or.reduce(used, axis=None)  # of one that is negative, the sign, too
+    if any_bits >= 0 and not any_bits & (multiple - 1):
         return None
     row, lane = np.argwhere((used < 0) | (used % multiple != 0))[0].tolist()
     of = f", a multiple of {multiple}" if multiple > 1 else ""

@@ -61,11 +61,11 @@ def excess_under(layout: Layout, lanes: Trace) -> int:
         parts = zip(*((a.element, a.active, a.weight) for a in accesses), strict=True)
         element, active, weight = map(np.concatenate, parts)
         counts = count_wavefronts(table[element], active, operation, rule)
-        total += int((counts.wavefronts - counts.ideal) @ weight)
+        total += int(counts.excess @ weight)
     return total
 
 
-def check_table(table: IntArray, element_bytes: int, lanes: Trace, alignment: int = 1) -> None:
+def check_table(table: IntArray, element_bytes: int, lanes: Trace, alignment: int) -> None:
     """Check that byte offsets are a layout (`layoutopt.accesses.alignment`) of the tile.
 
     Args:

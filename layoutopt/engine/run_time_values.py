@@ -75,10 +75,10 @@ class ChoiceTrace(CountedAccess, kw_only=True, frozen=True):
         """
         counts: list[tuple[float, float, float]] = []
         instructions = zip(self.distinct, self.least.tolist(), strict=True)
-        for number, (elements, least) in enumerate(current().each(instructions)):
+        for which, (elements, least) in enumerate(current().each(instructions)):
             address = np.where(elements < 0, -1, table[elements])
             if self.any_is == "uniform":
-                counts.append(_expected(address, self, number))
+                counts.append(_expected(address, self, which))
             else:
                 wavefronts, phases = _worst(address, self.lanes.operation, self.lanes.rule)
                 counts.append((wavefronts, least, phases))
@@ -127,14 +127,14 @@ def _choice(access: Access, lanes: LaneTrace, warps: int, size: int) -> ChoiceTr
         raise ProblemFileError("bytes", f"values known only at run time are not counted for {wider}")
     _, banks, requests = _units(lanes.operation, rule)
     per_unit = _elements_per_word(apart_bytes, rule)
-    least = [
-        requests
-        * sum(
+    least = []
+    for elements in current().each(distinct):
+        # Elements stand for addresses: both differ in every layout, or in none.
+        of_phases = (
             _least(choice, banks, per_unit, rule.serialises_equal) + rule.extra_wavefronts
             for choice in _phases(elements, elements, rule)
         )
-        for elements in current().each(distinct)
-    ]
+        least.append(requests * sum(of_phases))
     return ChoiceTrace(
         replace(lanes, weight=weight[:, 0].ravel()),
         access.any_is,
@@ -190,8 +190,9 @@ def _phases(choice: IntArray, address: IntArray, rule: PhaseRule) -> list[IntArr
         lanes = np.arange(len(address))
         for bit in (1, 2):
             other = lanes ^ bit
-            both = (high >= 0) & (high[other] >= 0)
-            if not (both & (np.minimum(low, low[other]) != np.maximum(high, high[other]))).any():
+            both_active = (high >= 0) & (high[other] >= 0)
+            may_differ = np.minimum(low, low[other]) != np.maximum(high, high[other])
+            if not (both_active & may_differ).any():
                 phases = [a + b for a, b in zip(phases[::2], phases[1::2], strict=True)]
                 break
     return [of_phase for of_phase in (choice[lanes] for lanes in phases) if (of_phase >= 0).any()]
@@ -241,18 +242,19 @@ def _most(choice: IntArray, banks: int, serialises_equal: bool) -> int:
     bank = unit % banks
     reaches = np.zeros((banks, len(choice)), bool)
     reaches[bank, lane] = True
+    # Of each bank: the lanes that may choose one of its units, such units, and pairs of both.
     bank_lanes = reaches.sum(axis=1)
     if serialises_equal:
         return int(bank_lanes.max())
-    bank_pairs = np.bincount(bank, minlength=banks)
     bank_units = np.bincount(_distinct(unit) % banks, minlength=banks)
+    bank_pairs = np.bincount(bank, minlength=banks)
     limit = np.minimum(bank_lanes, bank_units)
     by_bank, ends = np.argsort(bank, kind="stable"), np.cumsum(bank_pairs)
     most = 0
     for b in np.argsort(-limit, kind="stable").tolist():
         if limit[b] <= most:
             break
-        # All units are of one lane each, or all lanes may choose all of them.
+        # Each unit is of one lane, or all lanes may choose all of them: the matching is as large as can be.
         if bank_pairs[b] in (bank_units[b], bank_units[b] * bank_lanes[b]):
             return int(limit[b])
         pairs = by_bank[ends[b] - bank_pairs[b] : ends[b]]
@@ -270,18 +272,20 @@ def _least(choice: IntArray, banks: int, per_unit: int, serialises_equal: bool) 
         serialises_equal: whether lanes that choose one element are served one by one.
     """
     lane, element = _lane_unit_pairs(choice)
-    chosen_by = np.bincount(element)  # lanes
-    chosen_by = chosen_by[chosen_by > 0]
-    lanes = 1 + int(np.count_nonzero(np.diff(lane)))
+    lanes_of = np.bincount(element)  # of each element, that may choose it
+    lanes_of = lanes_of[lanes_of > 0]
+    lanes = 1 + int(np.count_nonzero(np.diff(lane)))  # that may choose any
     if serialises_equal:
-        return max(int(chosen_by.max()), -(-lanes // banks))
+        return max(int(lanes_of.max()), -(-lanes // banks))
+    at_once = banks * per_unit  # elements that one wavefront serves at most
     least = 1
-    if lanes > banks:
-        least = -(-matching(_by_lane(lane, element, lanes)) // (banks * per_unit))
-    elements = 0  # that at least `by` lanes can choose
-    for by, count in sorted(Counter(chosen_by.tolist()).items(), reverse=True):
-        elements += count
-        least = max(least, min(by, -(-elements // (banks * per_unit))))
+    if lanes > banks:  # lanes can choose as many different elements as a matching has
+        least = -(-matching(_by_lane(lane, element, lanes)) // at_once)
+    elements = 0  # that `count` lanes at least may choose
+    for count, more in sorted(Counter(lanes_of.tolist()).items(), reverse=True):
+        elements += more
+        # Some bank holds so many units of these elements, and `count` lanes can choose `count` of them.
+        least = max(least, min(count, -(-elements // at_once)))
     return least
 
 
@@ -304,16 +308,16 @@ def matching(reach: Sequence[Sequence[int]]) -> int:
 # The expectation ----------------------------------------------------------------------------
 
 
-def _expected(address: IntArray, access: ChoiceTrace, number: int) -> tuple[float, float, float]:
-    """Expected wavefronts, ideal and phases of instruction `number`; `address` has shape (lanes, values)."""
+def _expected(address: IntArray, access: ChoiceTrace, which: int) -> tuple[float, float, float]:
+    """Expected wavefronts, ideal and phases of a distinct instruction; `address`: shape (lanes, values)."""
     operation, rule = access.lanes.operation, access.lanes.rule
     if rule.merges_pairs:
-        return _sampled(address, access, number)
+        return _sampled(address, access, which)
     units: IntArray = np.sort(_unit_at(address, operation, rule), axis=1)
     active = units[:, -1] >= 0
     phases = [units[[lane for lane in lanes if active[lane]]] for lanes in rule.phases]
-    if not all(np.array_equal(phase, phase[:1].repeat(len(phase), axis=0)) for phase in phases):
-        return _sampled(address, access, number)
+    if any((phase != phase[:1]).any() for phase in phases):  # lanes that choose from different words
+        return _sampled(address, access, which)
     _, banks, requests = _units(operation, rule)
     values = address.shape[1]
     wavefronts = ideal = occupied = 0.0
@@ -324,25 +328,25 @@ def _expected(address: IntArray, access: ChoiceTrace, number: int) -> tuple[floa
         chosen, times = np.unique(choices[choices >= 0], return_counts=True)
         chance = dict(zip(chosen.tolist(), (times / values).tolist(), strict=True))
         absent = 1 - int(times.sum()) / values
-        some_lane = 1 - absent ** len(phase)
+        some_lane = 1 - absent ** len(phase)  # how likely the phase is served at all
         extra = some_lane * rule.extra_wavefronts
-        even = some_lane
-        # Elements are units of their own, equally likely, and so for all lanes alike.
+        most = _expected_most(chance, absent, len(phase), banks, rule.serialises_equal)
+        least = some_lane  # one wavefront, whatever is chosen
+        # Elements are units of their own, equally likely, and so for all lanes alike: spread evenly.
         if _elements_per_word(access.apart_bytes, rule) == 1 and len(set(chance.values())) == 1:
             spread = dict(enumerate(chance.values()))
-            even = _expected_most(spread, absent, len(phase), banks, rule.serialises_equal)
-        most = _expected_most(chance, absent, len(phase), banks, rule.serialises_equal)
+            least = _expected_most(spread, absent, len(phase), banks, rule.serialises_equal)
         wavefronts += requests * (most + extra)
-        ideal += requests * (even + extra)
+        ideal += requests * (least + extra)
         occupied += requests * some_lane
     return wavefronts, ideal, occupied
 
 
-def _sampled(address: IntArray, access: ChoiceTrace, number: int) -> tuple[float, float, float]:
+def _sampled(address: IntArray, access: ChoiceTrace, which: int) -> tuple[float, float, float]:
     """Means over samples of a seed that is the same for every layout; one for each of many instructions."""
     lanes, values = address.shape
     samples = min(SAMPLES, _ALL_SAMPLES // len(access.distinct))
-    seed = _SEED if samples == SAMPLES else (_SEED, number)
+    seed = _SEED if samples == SAMPLES else (_SEED, which)
     drawn = np.random.default_rng(seed).integers(values, size=(samples, lanes))
     chosen = address[np.arange(lanes), drawn]
     counts = count_wavefronts(np.maximum(chosen, 0), chosen >= 0, access.lanes.operation, access.lanes.rule)
@@ -370,12 +374,12 @@ def _expected_most(
     by_bank: dict[int, list[float]] = {}
     for unit, p in chance.items():
         by_bank.setdefault(unit % banks, []).append(p)
-    alike = Counter(tuple(sorted(ps)) for ps in by_bank.values())
-    factors = {ps: _bank_series(ps, lanes, serialises_equal) for ps in alike}
+    banks_of = Counter(tuple(sorted(ps)) for ps in by_bank.values())  # how many have words of these chances
+    factors = {ps: _bank_series(ps, lanes, serialises_equal) for ps in banks_of}
     expected = 0.0
     for m in range(lanes):
         series = _exponential(absent, lanes)
-        for ps, count in sorted(alike.items()):
+        for ps, count in sorted(banks_of.items()):
             factor = factors[ps][: m + 1].sum(axis=0)
             for _ in range(count):
                 series = np.convolve(series, factor)[: lanes + 1]
@@ -401,12 +405,14 @@ def _bank_series(ps: Sequence[float], lanes: int, serialises_equal: bool) -> npt
         return np.diag(_exponential(sum(ps), lanes))
     rows = np.zeros((lanes + 1, lanes + 1))
     rows[0, 0] = 1
-    for p, times in sorted(Counter(ps).items()):
-        hit = _exponential(p, lanes)
-        hit[0] = 0  # one lane at least asks for a word that is served
-        some, before = rows.copy(), rows
-        for j in range(1, min(times, lanes) + 1):  # j of the words of this chance: the binomial series
-            before = np.array([np.convolve(row, hit)[: lanes + 1] for row in before]) * ((times - j + 1) / j)
-            some[j:] += before[:-j]
-        rows = some
+    for p, words in sorted(Counter(ps).items()):
+        asked = _exponential(p, lanes)  # for one word of this chance: by one lane at least
+        asked[0] = 0
+        # With j of these words the series are C(words, j) * asked ** j * rows, each j rows further down.
+        total, product = rows.copy(), rows
+        for j in range(1, min(words, lanes) + 1):
+            product = np.array([np.convolve(row, asked)[: lanes + 1] for row in product])
+            product *= (words - j + 1) / j
+            total[j:] += product[:-j]
+        rows = total
     return rows

@@ -55,7 +55,7 @@ class Served(Struct, frozen=True):
 
 def worst_instruction(counts: Counts) -> tuple[int, int]:
     """(excess, row) of the first warp instruction that has the most excess; no row without an active lane."""
-    excess = np.where(counts.phases > 0, counts.wavefronts - counts.ideal, -1)
+    excess = np.where(counts.phases > 0, counts.excess, -1)
     row = int(excess.argmax())
     return int(excess[row]), row
 
@@ -72,11 +72,12 @@ def serve(
     served = []
     for lanes, touches in _requests(address, active, operation, rule):
         passes: list[list[Touch]] = []
-        pass_of: dict[tuple[int, int], int] = {}  # by bank, and what the bank serves in one pass
+        # By bank, and what the bank serves in one pass: a touch, a word, or the words of one group (Kepler).
+        pass_of: dict[tuple[int, int], int] = {}
         bank_passes: dict[int, int] = {}
         for k, touch in enumerate(touches):
             key = touch.bank, k if rule.serialises_equal else touch.word // rule.row_words
-            if key not in pass_of:
+            if key not in pass_of:  # it waits for what the bank serves before
                 pass_of[key] = bank_passes.get(touch.bank, 0)
                 bank_passes[touch.bank] = pass_of[key] + 1
             if pass_of[key] == len(passes):
