@@ -17,7 +17,7 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, reduce
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -41,6 +41,7 @@ from layoutopt.expressions.grammar import (
 from layoutopt.expressions.simplify import Range, bounds, expanded, operations, simplify
 from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.index.cost import AddressCost, Form, Start, instructions
+from layoutopt.index.folding import is_power
 from layoutopt.problems.types import Access
 
 _MASK: Final = (1 << 32) - 1
@@ -92,22 +93,19 @@ class FormSearch:
         self._simpler: dict[Node, Node] = {}
         self._bounds: dict[Node, Range] = {}
         self._changed: tuple[IntArray, Form | None] | None = None
-        self._of_bits: dict[bytes, Node | None] = {}
+        self._in_bits: dict[bytes, Node | None] = {}  # the cheapest of `_of_bits`, by values
 
     def cheapest(self, addresses: Sequence[Node]) -> Form | None:
         """The cheapest form of any of these spellings of the address; None if none is right."""
         simpler = dict.fromkeys(self._simplified(address) for address in addresses)
         right = [address for address in simpler if self.right(address)]
-        best = self._best(form for address in right for form in self._forms(address, self._simplified))
+        best = self._best(form for address in right for form in self._forms(address, expand=False))
         if best is not None and best[0] > _CHEAP:
-            best = self._best((form for a in right for form in self._forms(a, self._expanded)), best)
+            best = self._best((form for a in right for form in self._forms(a, expand=True)), best)
         return None if best is None else best[1]
 
     def _simplified(self, node: Node) -> Node:
         return simplify(node, self.ranges, self._simpler)
-
-    def _expanded(self, node: Node) -> Node:
-        return expanded(node, self.ranges, self._simpler)
 
     def right(self, address: Node) -> bool:
         """Whether an expression points where the access must, at every active thread and iteration."""
@@ -121,12 +119,15 @@ class FormSearch:
         computed once even where a compiler does not unroll), then by `_length`.
         """
         for form in forms:
-            variables = 0 if best is None else len(form.inside) - len(best[1].inside)  # more in its base
-            limit = math.inf if best is None else best[0] - (variables > 0)
+            if best is None:
+                best = sum(self.cost.of(form, math.inf, COMPARED)), form
+                continue
+            more_inside = len(form.inside) - len(best[1].inside)
+            limit = best[0] - (more_inside > 0)  # with more variables inside, it must cost less
             cost = sum(self.cost.of(form, limit, COMPARED))
             if cost > limit:
                 continue
-            if best is None or cost < best[0] or variables < 0 or self._length(form) < self._length(best[1]):
+            if cost < best[0] or more_inside < 0 or self._length(form) < self._length(best[1]):
                 best = cost, form
         return best
 
@@ -145,16 +146,19 @@ class FormSearch:
             self._known[key] = np.broadcast_to(values, self.active.shape)
         return self._known[key]
 
-    def _forms(self, address: Node, spelled: Callable[[Node], Node]) -> Iterator[Form]:
-        """Forms with as many loop variables as possible outside the base, and with all inside."""
+    def _forms(self, address: Node, *, expand: bool) -> Iterator[Form]:
+        """Forms of a simplified address: as few loop variables as possible in the base, and all of them.
+
+        With `expand`, the base is spelled out once more, and all variables are in it only where they must be.
+        """
         # Inactive threads compute the base too, so it must have a value for all of them.
         everywhere = self._values(address, everywhere=True)
-        found = None if everywhere is None else self._hoisted(address, everywhere, spelled)
+        found = None if everywhere is None else self._hoisted(address, everywhere, expand)
         if found is not None:
             yield found
-            if spelled != self._simplified:
+            if expand:
                 return
-        whole = address if spelled == self._simplified else spelled(address)
+        whole = expanded(address, self.ranges, self._simpler) if expand else address
         for node in dict.fromkeys((self._cheapest(whole), whole) if everywhere is not None else (whole,)):
             yield self.as_it_is(node, self._positive(node))
 
@@ -162,26 +166,27 @@ class FormSearch:
         """The form with every loop variable in its base; of its dividends, `positive` are not negative."""
         return Form(node, Const(0), Const(0), tuple(self.loops), 0, positive)
 
-    def _hoisted(self, address: Node, everywhere: IntArray, spelled: Callable[[Node], Node]) -> Form | None:
+    def _hoisted(self, address: Node, everywhere: IntArray, expand: bool) -> Form | None:
         """The form with as few loop variables in the base as possible; None where all would stay in it.
 
         `everywhere`: the address of every thread and iteration.
         """
         if self._changed is None or not np.array_equal(self._changed[0], everywhere):
-            self._changed = everywhere, self._changes(address, everywhere)
+            self._changed = everywhere, self._without_base(address, everywhere)
         changed = self._changed[1]
         if changed is None:
             return None
         zero: dict[str, Node] = {v: Const(0) for v in self.loops if v not in changed.inside}
-        base = self._cheapest(spelled(substituted(address, zero)))
+        at_zero, spell = substituted(address, zero), expanded if expand else simplify
+        base = self._cheapest(spell(at_zero, self.ranges, self._simpler))
         found = replace(changed, base=base, positive=self._positive(base))
-        if not self.all_active:
+        if not self.all_active:  # what loops change was found of all threads, the active or not
             values = self._values(found.address, everywhere=True)
             if values is None or (values & _MASK != self.wanted & _MASK)[self.active].any():
                 return None
         return found
 
-    def _changes(self, address: Node, everywhere: IntArray) -> Form | None:
+    def _without_base(self, address: Node, everywhere: IntArray) -> Form | None:
         """A form without its base, of an address with these values; None where all loops stay in the base."""
         loops = [v for v, trips in self.loops.items() if trips > 1]
         if not loops or not self.active.any():
@@ -214,20 +219,22 @@ class FormSearch:
         env = {"tid": np.arange(self.ranges["tid"][1] + 1, dtype=np.int64)}
         values = evaluate(node, env)
         key = values.tobytes()
-        if key not in self._of_bits:
+        if key not in self._in_bits:
             right = [form for form in _of_bits(values) if _same(form, env, values)]
-            self._of_bits[key] = min(right, key=self._base_cost, default=None)
-        other = self._of_bits[key]
-        if other is None:
+            self._in_bits[key] = min(right, key=self._base_cost, default=None)
+        in_bits = self._in_bits[key]
+        if in_bits is None:
             return node
-        return min((other, node) if operators(node) & {"&", "%"} else (node, other), key=self._base_cost)
+        # Of equal ones the node as given, unless it takes bits apart itself.
+        both = (in_bits, node) if operators(node) & {"&", "%"} else (node, in_bits)
+        return min(both, key=self._base_cost)
 
     def _base_cost(self, node: Node) -> tuple[int, int]:
         return instructions([node], self.ranges), operations(node)
 
     def _positive(self, node: Node) -> frozenset[Node]:
         """The dividends in `node` whose ranges allow negative values that no active thread computes."""
-        negative = (d for d in dividends(node) if bounds(d, self.ranges, self._bounds)[0] < 0)
+        negative = (d for d in _dividends(node) if bounds(d, self.ranges, self._bounds)[0] < 0)
         return frozenset(d for d in negative if self.active.any() and self.never_negative((d,)))
 
     def never_negative(self, nodes: Iterable[Node]) -> bool:
@@ -237,15 +244,20 @@ class FormSearch:
 
 
 @lru_cache(maxsize=1 << 12)
-def dividends(node: Node) -> frozenset[Node]:
+def _dividends(node: Node) -> frozenset[Node]:
     """What `node` divides, or takes a remainder of."""
-    inner = frozenset[Node]().union(*map(dividends, parts(node)))
+    inner = frozenset[Node]().union(*map(_dividends, parts(node)))
     return inner | {node.args[0]} if isinstance(node, Op) and node.symbol in ("//", "%") else inner
 
 
-def _changes(
-    addresses: IntArray, active: BoolArray, axes: int
-) -> tuple[dict[int, IntArray], dict[int, IntArray]]:
+class _Changes(NamedTuple):
+    """What axes change of an address, by axis: a number for each position on it."""
+
+    added: dict[int, IntArray]
+    flipped: dict[int, IntArray]
+
+
+def _changes(addresses: IntArray, active: BoolArray, axes: int) -> _Changes:
     """What each axis adds to the addresses and which bits it flips, where no other axis changes that.
 
     So an address is the one at position 0 of these axes, XOR what they flip, plus what they add. An axis
@@ -255,9 +267,6 @@ def _changes(
         addresses: by position on each of the first `axes` axes, then by thread.
         active: same shape; other addresses may be anything.
         axes: how many there are.
-
-    Returns:
-        Two dictionaries by axis: one number for each position on it.
     """
     added: dict[int, IntArray] = {}
     flipped: dict[int, IntArray] = {}
@@ -281,12 +290,12 @@ def _changes(
         if (addable := change & ~must_flip).any():
             added[axis] = addable
             flipped[axis] = change & must_flip
-    return added, flipped
+    return _Changes(added, flipped)
 
 
 def _digits(trips: int) -> list[int]:
     """The sizes of the axes that a loop of `trips` becomes, most significant first."""
-    return [2] * (trips.bit_length() - 1) if trips & (trips - 1) == 0 else [trips]
+    return [2] * (trips.bit_length() - 1) if is_power(trips) else [trips]
 
 
 def _along(values: IntArray, axis: int, dims: int) -> IntArray:
@@ -318,20 +327,21 @@ def _joined(symbol: str, nodes: Sequence[Node | None]) -> Node:
 def _formula(variable: str, values: IntArray, address: Node, ranges: Mapping[str, Range]) -> Node | None:
     """`values[variable]` as an expression: a product, moved bits, the address's own form, or a chain."""
     v, n = Var(variable), len(values)
-    every = {variable: np.arange(n, dtype=np.int64)}
-    if (values == values[-1] // max(n - 1, 1) * every[variable]).all():
-        step = int(values[-1]) // max(n - 1, 1)
-        return simplify(Op("*", (v, Const(step))), {variable: (0, n - 1)})
-    forms = [*bit_sums(v, values), *(f for f in (moved_bits(v, values),) if f is not None)]
-    forms = [form for form in forms if _same(form, every, values)]
+    env, own_range = {variable: np.arange(n, dtype=np.int64)}, {variable: (0, n - 1)}
+    step = int(values[-1]) // max(n - 1, 1)
+    if (values == step * env[variable]).all():
+        return simplify(Op("*", (v, Const(step))), own_range)
+    moved = moved_bits(v, values)
+    forms = [*bit_sums(v, values), *([] if moved is None else [moved])]
+    forms = [form for form in forms if _same(form, env, values)]
     if forms:
-        return min(forms, key=lambda form: instructions([form], {variable: (0, n - 1)}))
+        return min(forms, key=lambda form: instructions([form], own_range))
+    # The address where all else is 0, less what it is at 0.
     others: dict[str, Node] = {w: Const(0) for w in names(address) if w != variable}
-    own = simplify(substituted(address, others), {variable: (0, n - 1)})
-    own = simplify(
-        Op("-", (own, Const(int(evaluate(own, {variable: np.zeros(1, np.int64)}).ravel()[0])))), ranges
-    )
-    if instructions([own], ranges) <= n and _same(own, every, values):
+    own = simplify(substituted(address, others), own_range)
+    at_zero = int(evaluate(own, {variable: np.zeros(1, np.int64)}).ravel()[0])
+    own = simplify(Op("-", (own, Const(at_zero))), ranges)
+    if instructions([own], ranges) <= n and _same(own, env, values):
         return own
     if n > _MAX_CHAIN:
         return None

@@ -44,43 +44,51 @@ def instructions(nodes: Iterable[Node], ranges: Mapping[str, Range], positive: C
         ranges: the range of every variable; a dividend that may be negative costs a correction.
         positive: dividends that need none although their ranges say so.
     """
-    return _of_folded(map(folded, nodes), ranges, map(folded, positive))
+    counter = _Counter(ranges, set(map(folded, positive)))
+    return _together(counter, map(folded, nodes), math.inf)
 
 
-def _of_folded(
-    nodes: Iterable[Node],
-    ranges: Mapping[str, Range],
-    positive: Iterable[Node] = (),
-    before: Iterable[Node] | None = None,
-    limit: float = math.inf,
-    behind: Node | None = None,
-) -> int:
-    """`instructions` of nodes that are folded already; counting stops where the total exceeds `limit`.
-
-    With `before`, which is computed first, nodes share nothing but that, and `behind`, a uniform register, is
-    added to each whose code is short enough to be executed under a predicate. Compilers branch around longer
-    code, where the access adds the register by itself.
-    """
-    counter = _Counter(ranges, set(positive))
-    known = list(before or ())
-    total = sum(map(counter.cost, known))
-    bases = {without_constant(node) for node in known}
-    apart: dict[Node, int] = {}  # instructions of each node that shares nothing with the others
-    for number, node in enumerate(nodes):
-        rest = without_constant(node)
-        if not number and rest != node:  # with a constant the first is a sum, and compilers then keep it one
-            counter.sums(rest)
-        if before is None:
-            total += counter.cost(rest)
-        else:
-            if rest not in apart:
-                apart[rest] = 0 if rest in bases else counter.apart().cost(rest)
-                if behind is not None and apart[rest] <= _PREDICATED and not isinstance(rest, Const):
-                    apart[rest] = counter.apart().cost(Op("+", (rest, behind)))
-            total += apart[rest]
+def _together(counter: "_Counter", nodes: Iterable[Node], limit: float) -> int:
+    """Instructions of folded addresses that share what they can; some number above `limit`, if more."""
+    total = 0
+    for rest in _without_constants(counter, nodes):
+        total += counter.cost(rest)
         if total > limit:
             break
     return total
+
+
+def _in_branches(
+    counter: "_Counter", nodes: Iterable[Node], before: Sequence[Node], limit: float, start: Node | None
+) -> int:
+    """The same of addresses that share nothing but `before`, which is computed first and counted, too.
+
+    The register `start` is added to each whose code is short enough to be executed under a predicate.
+    Compilers branch around longer code, where the access adds the register by itself.
+    """
+    total = sum(map(counter.cost, before))
+    bases = {without_constant(node) for node in before}
+    known: dict[Node, int] = {}
+    for rest in _without_constants(counter, nodes):
+        if rest not in known:
+            known[rest] = 0 if rest in bases else counter.apart().cost(rest)
+            if start is not None and known[rest] <= _PREDICATED and not isinstance(rest, Const):
+                known[rest] = counter.apart().cost(Op("+", (rest, start)))
+        total += known[rest]
+        if total > limit:
+            break
+    return total
+
+
+def _without_constants(counter: "_Counter", nodes: Iterable[Node]) -> Iterator[Node]:
+    """`without_constant` of each node: with a constant the first is a sum, and compilers then keep it one."""
+    first = True
+    for node in nodes:
+        rest = without_constant(node)
+        if first and rest != node:
+            counter.sums(rest)
+        first = False
+        yield rest
 
 
 @lru_cache(maxsize=1 << 14)
@@ -104,7 +112,7 @@ def without_constant(node: Node) -> Node:
     return node
 
 
-def takes_up(node: Node, ranges: Mapping[str, Range]) -> bool:
+def _adds_where_computed(node: Node, ranges: Mapping[str, Range]) -> bool:
     """Whether one more summand is added where a folded node is computed, once, and not at each use of it.
 
     A product is added where it is used, in one instruction with the product. A sum is kept as a sum, and so
@@ -112,7 +120,7 @@ def takes_up(node: Node, ranges: Mapping[str, Range]) -> bool:
     """
     match without_constant(node):
         case Op("*", (_, Const(factor))):
-            return factor < 0 and is_power(-factor)
+            return is_power(-factor)
         case Op("+" | "-") as rest:
             return not _Counter(ranges, ()).on_bits(rest)
     return False
@@ -157,17 +165,18 @@ class _Counter:
         return 1 + sum([self.cost(arg) for arg in node.args])
 
     def _sum(self, node: Op) -> int:
+        """A product adds one other term, in one instruction; an addition has three operands."""
         products, others = 0, 0
-        total = 0
+        of_terms = 0
         for term in self._terms(node):
             if isinstance(term, Op) and term not in self.seen and _fused(term):
                 products += 1
                 self.seen.add(term)
-                total += sum([self.cost(arg) for arg in term.args])
+                of_terms += sum([self.cost(arg) for arg in term.args])
             else:
                 others += 1
-                total += self.cost(term)
-        return total + products + others // 2
+                of_terms += self.cost(term)
+        return of_terms + products + others // 2
 
     def _terms(self, node: Node) -> list[Node]:
         if isinstance(node, Op) and node.symbol in ("+", "-"):
@@ -237,7 +246,7 @@ class _Counter:
             return 8 + self.cost(dividend) + self.cost(divisor)
         if node.symbol == "%":
             return 1 + self.cost(Op("//", node.args))
-        if divisor.value & (divisor.value - 1) == 0:
+        if is_power(divisor.value):
             return 1 + self.cost(dividend)
         corrected = bounds(dividend, self.ranges)[0] < 0 and dividend not in self.positive
         return (3 if corrected else 0) + (2 if _high_product(divisor.value) else 3) + self.cost(dividend)
@@ -324,6 +333,7 @@ class AddressCost:
         self.loops = loops
         self.ranges = ranges
         self.branches = bool(branches_on)
+        # Whether no loop runs within what one condition covers.
         self.one_access_a_branch = math.prod(n for v, n in loops.items() if v not in branches_on) == 1
         self.start = start
         self.iterations = math.prod(loops.values())
@@ -339,27 +349,37 @@ class AddressCost:
         """
         unrolled_ones, rolled = self._unrolled()
         loops = {v: self.loops[v] for v in unrolled_ones}
-        every = _spread(math.prod(loops.values()), most)
-        key = form, len(every)
+        counted = _spread(math.prod(loops.values()), most)
+        key = form, len(counted)
         if key not in self._known:
-            found = self._counted(form, limit, loops, rolled, every)
+            found = self._counted(form, limit, loops, rolled, counted)
             if sum(found) > limit:
-                return found
+                return found  # which may be too few, so that it is not kept
             self._known[key] = found
         return self._known[key]
 
     def _counted(
-        self, form: Form, limit: float, loops: Mapping[str, int], rolled: Sequence[str], every: Sequence[int]
+        self,
+        form: Form,
+        limit: float,
+        loops: Mapping[str, int],
+        rolled: Sequence[str],
+        counted: Sequence[int],
     ) -> tuple[int, int]:
-        """`of` a form in iterations `every` of the unrolled `loops`, inside the loops `rolled`."""
+        """`of` a form in some iterations of the unrolled `loops`, inside the loops `rolled`."""
         start, ranges = self.start(form), {**self.ranges, **_KNOWN_TO_COMPILERS}
         address = _with_start(form, start)
-        positive = {at for node in form.positive for at in unrolled(node, loops, every)}
+        every = unrolled(address, loops, counted)
+        positive = {at for node in form.positive for at in unrolled(node, loops, counted)}
+        # What no loop changes is computed once; all together is that and what the iterations take.
         fixed = _without(address, set(self.loops))
         once = instructions(fixed, ranges, form.positive)
-        before = self._before(form, fixed, once)
-        added = Var(_START) if self._adds_start(form, ranges) else None
-        cost = _of_folded(unrolled(address, loops, every), ranges, positive, before, limit, added)
+        before, counter = self._before(form, fixed, once), _Counter(ranges, positive)
+        if before is None:
+            cost = _together(counter, every, limit)
+        else:
+            added = Var(_START) if start == "free" and self._adds_start(form, ranges) else None
+            cost = _in_branches(counter, every, before, limit, added)
         if rolled and cost <= limit:
             # The outer loops repeat what depends on their variables; the rest stays in registers.
             kept = min(cost, instructions(_kept_outside(address, loops, rolled), ranges, positive))
@@ -368,9 +388,11 @@ class AddressCost:
 
     def _adds_start(self, form: Form, ranges: Mapping[str, Range]) -> bool:
         """Whether each iteration under a condition of its own adds the tile's start by itself."""
-        if self.iterations > UNROLLED or not self.one_access_a_branch or self.start(form) != "free":
+        if self.iterations > UNROLLED or not self.one_access_a_branch:
             return False
-        return bool(form.inside) or form.flips != Const(0) or not takes_up(folded(form.base), ranges)
+        if form.inside or form.flips != Const(0):
+            return True
+        return not _adds_where_computed(folded(form.base), ranges)
 
     def _before(self, form: Form, fixed: Sequence[Node], once: int) -> list[Node] | None:
         """What is computed before the branches of the iterations and kept; None where nothing branches."""
@@ -426,10 +448,10 @@ def _adds(node: Node) -> bool:
 def _subtracts_shifted(node: Node) -> bool:
     """Whether a node subtracts a shifted value, which no instruction combines with an addition."""
     match folded(node):
-        case Op("-", (_, Op("*", (_, Const(k))))) if k > 0:
-            return not k & (k - 1)
-        case Op("*", (_, Const(k))) if k < 0:
-            return not -k & (-k - 1)
+        case Op("-", (_, Op("*", (_, Const(k))))):
+            return is_power(k)
+        case Op("*", (_, Const(k))):
+            return is_power(-k)
     return False
 
 

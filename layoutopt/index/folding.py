@@ -95,8 +95,8 @@ def _quotient(node: Op) -> Node:
             return folded(Op("//", (inner, Const(b // a))))
         case (Op("*", (inner, Const(a))), Const(b)) if is_power(b) and a % b == 0:
             return folded(Op("*", (inner, Const(a // b))))
+        # `part` has no bits below its unit, so that a constant there is carried nowhere.
         case (Op("+", (part, Const(c))), Const(b)) if is_power(b) and _unit(part) % b == 0:
-            # No bits are carried out of what is shifted away.
             return folded(Op("+", (Op("//", (part, Const(b))), Const(c // b))))
         case (Op("+", (part, Const(c))), Const(b)) if is_power(b) and (lost := c % _unit(part)):
             return folded(Op("//", (folded(Op("+", (part, Const(c - lost)))), Const(b))))
@@ -104,17 +104,17 @@ def _quotient(node: Op) -> Node:
 
 
 def _masked(node: Op) -> Node:
-    """Some bits of a sum or product, by a constant."""
+    """The bits of a sum, product or anything else that a constant has."""
     match (_lossless(node.args[0]), node.args[1]):
         case (_, Const(0)):
             return Const(0)
         case (Op("+", (part, Const(c))), Const(mask)) if mask > 0:
-            unit, low = _unit(part), c % (1 << mask.bit_length())
-            if mask < unit:
+            unit, low = _unit(part), c % (1 << mask.bit_length())  # what the mask can see of c
+            if mask < unit:  # nothing of `part`, which has no bits below its unit
                 return Const(c & mask)
-            if not low or (low < unit and not low & mask):
+            if not low or (low < unit and not low & mask):  # nothing of c, which is carried nowhere
                 return folded(Op("&", (part, Const(mask))))
-        case (part, Const(mask)) if 0 < mask < _unit(part):
+        case (part, Const(mask)) if 0 < mask < _unit(part):  # bits that it has not
             return Const(0)
         case (part, Const(mask)) if mask > 0:
             return Op("&", (part, Const(mask)))
@@ -153,13 +153,15 @@ def _sum(node: Op) -> Node:
         case (Const(0), other) if node.symbol != "-":
             return other
         case (Op("+", (part, Const(c))), Const(b)) if node.symbol == "^" and 0 < b < (unit := _unit(part)):
-            return folded(Op("+", (part, Const(c + (c % unit ^ b) - c % unit))))
+            # All bits below the unit are those of c.
+            return folded(Op("+", (part, Const(c - c % unit + (c % unit ^ b)))))
         case (Const(0), Op("*", (inner, Const(k)))):
             return Op("*", (inner, Const(-k)))
     return node
 
 
 def _product(node: Op) -> Node:
+    """A product with a constant: by a power of two a shift, which joins those of masks and divisions."""
     match node.args:
         case (Const() as factor, other):
             return folded(Op("*", (other, factor)))
@@ -201,6 +203,7 @@ def _constant(node: Op) -> Node:
 
 
 def _shifted(node: Node, factor: int) -> Node:
+    """A node times a power of two, but for bits below it, which are to be masked away."""
     match node:
         case Op("//", (inner, Const(by))) if is_power(by):
             if by >= factor:

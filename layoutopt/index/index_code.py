@@ -12,10 +12,10 @@ comes from. `scripts/benchmarks/index_machine_code.py` compares it with machine 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache, partial
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -91,15 +91,17 @@ def index_code(
         spellings.append(flipped)
     alignment = base_alignment(lanes, swizzled=has_xor(offset)) // unit_bytes
     share = _MOST_OPERATORS // max(1, len(problem.accesses))
+    asked = _Asked(tuple(spellings), table.ravel(), unit_bytes, alignment, share)
+    checked = hash(table.tobytes())  # what is known of another table says nothing of this one
     found = []
     for access, part in zip(problem.accesses, lanes.accesses, strict=True):
         loops = tuple(access.loops.items())
         places = access.index, access.where, loops, problem.threads, part.element.shape[1]
-        key = *places, part.operation, tuple(spellings), unit_bytes, alignment, share
+        key = *places, part.operation, asked.spellings, checked, unit_bytes, alignment, share
         if key not in _codes:
             if len(_codes) >= _MOST_CODES:
                 del _codes[next(iter(_codes))]
-            _codes[key] = _of_access(access, part, problem, spellings, table, unit_bytes, alignment, share)
+            _codes[key] = _of_access(access, part, problem, asked)
         found.append(_codes[key])
     return tuple(found)
 
@@ -114,19 +116,19 @@ def least_instructions(problem: Problem, lanes: Trace) -> int:
         problem: as for `index_code`.
         lanes: what its accesses touch.
     """
-    least = problem.tile.element_alignment
+    alignment = problem.tile.element_alignment
     pairs = zip(problem.accesses, lanes.accesses, strict=True)
-    return sum(_varies(part, math.prod(access.loops.values()), least) for access, part in pairs)
+    return sum(_varies(part, math.prod(access.loops.values()), alignment) for access, part in pairs)
 
 
-def _varies(lanes: LaneTrace, iterations: int, least: int) -> bool:
+def _varies(lanes: LaneTrace, iterations: int, alignment: int) -> bool:
     """Whether threads need addresses that are neither a constant nor their number and a constant."""
     active, element = lanes.active.reshape(iterations, -1), lanes.element.reshape(iterations, -1)
     beyond = np.iinfo(np.int64).max
     lowest = np.where(active, element, beyond).min(axis=1)
     differ = np.where(active, element, -1).max(axis=1) > lowest
     # Whether the numbers of a row's threads are apart by multiples of the alignment.
-    unit = max(least, lanes.operation.width_bytes)
+    unit = max(alignment, lanes.operation.width_bytes)
     place = np.arange(active.shape[1]) % unit
     apart = np.where(active, place, -1).max(axis=1) > np.where(active, place, unit).min(axis=1)
     return bool((differ & apart).any())
@@ -146,12 +148,12 @@ def _start(form: Form, operation: Operation, alignment: int) -> Start:
     given bases that hold the start, for GPUs whose do not; flips may be applied to such a base where they lie
     below the alignment.
     """
-    flipped = form.has_step and form.flips != Const(0)
-    if operation.does.by_pointer or (operation.matrices and not flipped):
+    if operation.does.by_pointer:
         return "free"
-    if form.has_step and form.flip_bits < alignment:
-        return "first"
-    return "free" if operation.matrices else "last"
+    to_base = form.has_step and form.flip_bits < alignment  # one addition then serves all iterations
+    if operation.matrices:
+        return "first" if to_base and form.flips != Const(0) else "free"
+    return "first" if to_base else "last"
 
 
 def _operators(node: Node, inside: Mapping[str, int] = MappingProxyType({})) -> int:
@@ -162,58 +164,52 @@ def _operators(node: Node, inside: Mapping[str, int] = MappingProxyType({})) -> 
 _known_operators = lru_cache(maxsize=1 << 11)(_operators)  # of indices, which are the same under every layout
 
 
-def _of_access(
-    access: Access,
-    lanes: LaneTrace,
-    problem: Problem,
-    spellings: Sequence[Node],
-    table: IntArray,
-    unit: int,
-    alignment: int,
-    share: int,
-) -> IndexCode:
-    """The cheapest index code found for one access.
+class _Asked(NamedTuple):
+    """What is asked of every access."""
 
-    Args:
-        spellings: addresses over x0, x1, ...; all are the same.
-        table: byte offsets by row-major index.
-        unit: bytes of a unit of the addresses.
-        alignment: of the tile's start, in units.
-        share: operators that all iterations may have together for other forms to be sought.
-    """
+    spellings: tuple[Node, ...]  # addresses over x0, x1, ...; all are the same
+    table: IntArray  # byte offsets by row-major index
+    unit: int  # bytes of a unit of the addresses
+    alignment: int  # of the tile's start, in units
+    share: int  # operators that all iterations of an access may have together for forms to be sought
+
+
+def _of_access(access: Access, lanes: LaneTrace, problem: Problem, asked: _Asked) -> IndexCode:
+    """The cheapest index code found for one access; its address as it is where a search takes too long."""
     warp, iterations = lanes.element.shape[1], math.prod(access.loops.values())
     index = {f"x{d}": over_tid(str(text), access, warp) for d, text in enumerate(access.index)}
     predicate = None if access.where is None else over_tid(access.where, access, warp)
+    ranges = expression_ranges(problem.threads, warp, access.loops)
+    ranges = {name: ranges[name] for name in ("tid", *access.loops)}
+    start = partial(_start, operation=lanes.operation, alignment=asked.alignment)
+    addresses = [substituted(spelling, index) for spelling in asked.spellings]
+    # Operators of one iteration; and of all that are looked at.
     inside = {name: _known_operators(node) for name, node in index.items()}
-    every = sum(_operators(node, inside) for node in (*spellings, predicate) if node is not None)
-    too_long = every * (min(iterations, UNROLLED_WHOLE) + COMPARED) > share
+    operators = sum(_operators(node, inside) for node in (*asked.spellings, predicate) if node is not None)
+    too_long = operators * (min(iterations, UNROLLED_WHOLE) + COMPARED) > asked.share
     too_many = iterations * problem.threads > _MOST or too_long
     # As many iterations as have forms sought for some threads, from the first to the last.
     spread = np.linspace(0, iterations - 1, max(2, _MANY // problem.threads)).astype(np.int64)
     rows = np.unique(spread) if too_many else np.arange(iterations)
-    env, active, wanted = _wanted(access, lanes, problem.threads, table, unit, rows)
-    ranges = expression_ranges(problem.threads, warp, access.loops)
-    ranges = {name: ranges[name] for name in ("tid", *access.loops)}
-    start = partial(_start, operation=lanes.operation, alignment=alignment)
-    addresses = [substituted(spelling, index) for spelling in spellings]
+    env, active, wanted = _wanted(access, lanes, problem.threads, asked, rows)
     if too_long:
         at = {name: evaluate(node, env, active) for name, node in index.items()}
-        if ((evaluate(spellings[0], at, active) != wanted) & active).any():
+        if ((evaluate(asked.spellings[0], at, active) != wanted) & active).any():
             raise VerificationError(_DIFFERS.format(access.name))
         whole = Form(addresses[0], Const(0), Const(0), tuple(access.loops), 0, frozenset())
-        cost = Instructions(0, _operators(spellings[0], inside) * iterations, iterations)
+        cost = Instructions(0, _operators(asked.spellings[0], inside) * iterations, iterations)
         return IndexCode(whole, predicate, ranges, start(whole), cost)
     if predicate is not None:
         predicate = simplify(predicate, ranges)
-    search = FormSearch(access, env, active, wanted, ranges, predicate, start)
+    search_of = partial(FormSearch, access, ranges=ranges, predicate=predicate, start=start)
+    search = search_of(env, active, wanted)
     form = None
     if too_many:  # what some iterations show of dividends and constants need not hold for the others
         form = search.as_it_is(simplify(addresses[0], ranges))
-    elif active.size > _MANY:
+    elif active.size > _MANY:  # sought for some threads; what does not hold for all is sought again
         few = _some_threads(problem.threads)
         some = {name: values if values.shape[1] == 1 else values[:, few] for name, values in env.items()}
-        part = FormSearch(access, some, active[:, few], wanted[:, few], ranges, predicate, start)
-        form = part.cheapest(addresses)
+        form = search_of(some, active[:, few], wanted[:, few]).cheapest(addresses)
         if form is not None and not (search.never_negative(form.positive) and search.right(form.address)):
             form = None
     form = form or search.cheapest(addresses)
@@ -224,7 +220,7 @@ def _of_access(
 
 
 def _wanted(
-    access: Access, lanes: LaneTrace, threads: int, table: IntArray, unit: int, rows: IntArray
+    access: Access, lanes: LaneTrace, threads: int, asked: _Asked, rows: IntArray
 ) -> tuple[dict[str, IntArray], BoolArray, IntArray]:
     """Inputs and expected addresses of the index code in the iterations `rows`.
 
@@ -237,4 +233,4 @@ def _wanted(
     # The trace pads the last warp; beyond the last thread nothing is active.
     active = lanes.active.reshape(iterations, -1)[rows, :threads]
     element = lanes.element.reshape(iterations, -1)[rows, :threads]
-    return env, active, np.where(active, table.ravel()[element] // unit, 0)
+    return env, active, np.where(active, asked.table[element] // asked.unit, 0)

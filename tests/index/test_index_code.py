@@ -62,6 +62,14 @@ def is_seen_to_be_wrong(case, node):
         index_code.index_code(case.problem, case.lanes, node, np.arange(1024) * 4 ^ 4)
 
 
+def test_what_is_known_of_a_formula_is_checked_against_another_table():
+    """A formula whose code is kept from one table does not pass for the code of another."""
+    case = case_of(transpose("i32"), SM_90)
+    node = of("x0*32 + x1")
+    index_code.index_code(case.problem, case.lanes, node, np.arange(1024) * 4)
+    is_seen_to_be_wrong(case, node)
+
+
 def test_beyond_millions_of_lanes_the_address_is_taken_as_it_is(monkeypatch):
     case = case_of(transpose("i32"), SM_90)
     for name, value in {"_codes": {}, "_MANY": 512, "_MOST": 512}.items():
