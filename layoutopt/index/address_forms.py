@@ -180,7 +180,7 @@ class FormSearch:
         at_zero, spell = substituted(address, zero), expanded if expand else simplify
         base = self._cheapest(spell(at_zero, self.ranges, self._simpler))
         found = replace(changed, base=base, positive=self._positive(base))
-        if not self.all_active:  # what loops change was found of all threads, the active or not
+        if not self.all_active:  # else it is right by construction
             values = self._values(found.address, everywhere=True)
             if values is None or (values & _MASK != self.wanted & _MASK)[self.active].any():
                 return None
@@ -202,9 +202,9 @@ class FormSearch:
         for v in loops:
             if v in inside:
                 continue
-            mine = [k for k, (w, _) in enumerate(axes) if w == v]
-            step = _table([added.get(k) for k in mine], [axes[k][1] for k in mine], np.add)
-            flip = _table([flipped.get(k) for k in mine], [axes[k][1] for k in mine], np.bitwise_xor)
+            digits = [(k, size) for k, (variable, size) in enumerate(axes) if variable == v]
+            step = _table([(added.get(k), size) for k, size in digits], np.add)
+            flip = _table([(flipped.get(k), size) for k, size in digits], np.bitwise_xor)
             steps.append(_formula(v, step, address, self.ranges))
             flips.append(_formula(v, flip, address, self.ranges))
             bits |= int(np.bitwise_or.reduce(flip))
@@ -311,12 +311,11 @@ def _constant(change: IntArray, mask: BoolArray, axis: int) -> IntArray | None:
     return None if ((rows != found[:, None]) & live).any() else found
 
 
-def _table(parts: Sequence[IntArray | None], sizes: Sequence[int], join: np.ufunc) -> IntArray:
-    """What a loop variable contributes at each of its values, joined from its digits' contributions."""
+def _table(digits: Sequence[tuple[IntArray | None, int]], join: np.ufunc) -> IntArray:
+    """What a loop variable contributes at each of its values, from what its digits, of a size each, do."""
     values = np.zeros(1, np.int64)
-    for part, size in zip(parts, sizes, strict=True):
-        mine = np.zeros(size, np.int64) if part is None else part
-        values = join(values[:, None], mine[None, :]).ravel()
+    for part, size in digits:
+        values = join(values[:, None], np.zeros(size, np.int64) if part is None else part).ravel()
     return values
 
 

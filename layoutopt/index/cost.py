@@ -21,7 +21,7 @@ condition and add the tile's start by themselves; longer code is branched around
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -45,50 +45,39 @@ def instructions(nodes: Iterable[Node], ranges: Mapping[str, Range], positive: C
         positive: dividends that need none although their ranges say so.
     """
     counter = _Counter(ranges, set(map(folded, positive)))
-    return _together(counter, map(folded, nodes), math.inf)
+    return _total(counter, map(folded, nodes), counter.cost, math.inf)
 
 
-def _together(counter: "_Counter", nodes: Iterable[Node], limit: float) -> int:
-    """Instructions of folded addresses that share what they can; some number above `limit`, if more."""
-    total = 0
-    for rest in _without_constants(counter, nodes):
-        total += counter.cost(rest)
+def _total(counter: "_Counter", nodes: Iterable[Node], cost: Callable[[Node], int], limit: float) -> int:
+    """The costs of folded addresses without their constants; some number above `limit`, if more."""
+    total, first = 0, True
+    for node in nodes:
+        rest = without_constant(node)
+        if first and rest != node:  # with a constant the first is a sum, and compilers then keep it one
+            counter.sums(rest)
+        first = False
+        total += cost(rest)
         if total > limit:
             break
     return total
 
 
-def _in_branches(
-    counter: "_Counter", nodes: Iterable[Node], before: Sequence[Node], limit: float, start: Node | None
-) -> int:
-    """The same of addresses that share nothing but `before`, which is computed first and counted, too.
+def _in_branches(counter: "_Counter", before: Sequence[Node], start: Node | None) -> Callable[[Node], int]:
+    """The cost of an address that shares nothing with the others but `before`, which the counter has seen.
 
     The register `start` is added to each whose code is short enough to be executed under a predicate.
     Compilers branch around longer code, where the access adds the register by itself.
     """
-    total = sum(map(counter.cost, before))
     bases = {without_constant(node) for node in before}
-    known: dict[Node, int] = {}
-    for rest in _without_constants(counter, nodes):
-        if rest not in known:
-            known[rest] = 0 if rest in bases else counter.apart().cost(rest)
-            if start is not None and known[rest] <= _PREDICATED and not isinstance(rest, Const):
-                known[rest] = counter.apart().cost(Op("+", (rest, start)))
-        total += known[rest]
-        if total > limit:
-            break
-    return total
 
+    @cache
+    def cost(rest: Node) -> int:
+        alone = 0 if rest in bases else counter.apart().cost(rest)
+        if start is None or alone > _PREDICATED or isinstance(rest, Const):
+            return alone
+        return counter.apart().cost(Op("+", (rest, start)))
 
-def _without_constants(counter: "_Counter", nodes: Iterable[Node]) -> Iterator[Node]:
-    """`without_constant` of each node: with a constant the first is a sum, and compilers then keep it one."""
-    first = True
-    for node in nodes:
-        rest = without_constant(node)
-        if first and rest != node:
-            counter.sums(rest)
-        first = False
-        yield rest
+    return cost
 
 
 @lru_cache(maxsize=1 << 14)
@@ -376,10 +365,11 @@ class AddressCost:
         once = instructions(fixed, ranges, form.positive)
         before, counter = self._before(form, fixed, once), _Counter(ranges, positive)
         if before is None:
-            cost = _together(counter, every, limit)
+            cost = _total(counter, every, counter.cost, limit)
         else:
             added = Var(_START) if start == "free" and self._adds_start(form, ranges) else None
-            cost = _in_branches(counter, every, before, limit, added)
+            at_first = sum(map(counter.cost, before))
+            cost = at_first + _total(counter, every, _in_branches(counter, before, added), limit - at_first)
         if rolled and cost <= limit:
             # The outer loops repeat what depends on their variables; the rest stays in registers.
             kept = min(cost, instructions(_kept_outside(address, loops, rolled), ranges, positive))

@@ -254,14 +254,13 @@ class LayoutModel:
                         question.clause((-unflipped - 1, -bit - 1))
         if most is not None:
             question.linear([(self._used, 1)], [1, most])
-        question.minimise([(self._used, _ELEMENT), *(self._index_cost(question) if index else ())])
-        return question
-
-    def _index_cost(self, question: Model) -> list[tuple[int, int]]:
-        cost = [(inside, _TURN) for inside in self.pitches.turned]
-        if self.swizzle is not None:
+        cost = [(self._used, _ELEMENT)]
+        if index:
+            cost += [(inside, _TURN) for inside in self.pitches.turned]
+        if index and self.swizzle is not None:
             cost += self.swizzle.index_cost(question, _OPERATION * SHIFT_OPERATIONS, _BIT)
-        return cost
+        question.minimise(cost)
+        return question
 
     def _hint(self, question: Model, known: Solution) -> None:
         question.hint(self._used, known.candidate.span)

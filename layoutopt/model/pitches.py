@@ -216,23 +216,21 @@ def by_span(space: Space, most: int, *, padded: bool = False) -> Iterator[Linear
                 checkpoint()
             pads = (0,) * len(order)
             if (pitches := _pitches(space, order, pads)) is not None:
-                heapq.heappush(heap, _Padded(span_of(space, pitches), number, pads, 0, order))
+                heapq.heappush(heap, _Padded(span_of(space, pitches), number, pads, 0, order, pitches))
         if not heap or heap[0].span > most:
             return
-        _, number, pads, lowest, order = heapq.heappop(heap)
-        pitches = _pitches(space, order, pads)
-        assert pitches is not None
+        _, number, pads, lowest, order, pitches = heapq.heappop(heap)
         if (any(pads) or not padded) and space.whole.hold(pitches):
             yield linearisation(pitches, space)
         for k in range(lowest, len(pads)) if "pad" in space.families else ():
             more = (*pads[:k], pads[k] + 1, *pads[k + 1 :])
             grown = _pitches(space, order, more)
             if grown is not None and _may_pad(space, order, grown, k):
-                heapq.heappush(heap, _Padded(span_of(space, grown), number, more, k, order))
+                heapq.heappush(heap, _Padded(span_of(space, grown), number, more, k, order, grown))
 
 
 class _Padded(NamedTuple):
-    """A layout of pitches: its span, order and number of the order; pads in steps, from the inside out.
+    """A layout of pitches, by rising span and number of its order; pads in steps, from the inside out.
 
     Only the pads from `lowest` on may still grow, so that each layout is met once.
     """
@@ -242,6 +240,7 @@ class _Padded(NamedTuple):
     pads: tuple[int, ...]
     lowest: int
     order: tuple[int, ...]
+    pitches: Pitches
 
 
 def in_orders(space: Space, orders: IntArray, pads: IntArray) -> tuple[IntArray, BoolArray]:

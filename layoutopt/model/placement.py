@@ -35,7 +35,7 @@ from layoutopt.ground.budget import current
 from layoutopt.model.colouring import coloured
 from layoutopt.model.cp_sat import Answer, Model, Outcome
 from layoutopt.model.phases import PhaseSet
-from layoutopt.model.placement_model import Chunks, PlacementModel, chunks_of, free_phases
+from layoutopt.model.placement_model import PlacementModel, chunks_of, free_phases
 from layoutopt.problems.types import Tile
 
 _KEPT = 2  # models, of one case
@@ -160,7 +160,7 @@ def question(sets: Sequence[PhaseSet], trace: Trace, tile: Tile, most: int | Non
 
 def _relaxed(sets: Sequence[PhaseSet], trace: Trace, tile: Tile, workers: int = 1) -> PlacementModel:
     """Positions of chunks that every layout keeps whole, without the elements that are in none."""
-    chunks = _chunks(sets, trace, tile)
+    chunks = chunks_of(trace, tile, min(s.rule.bank_bytes for s in sets), None)
     return PlacementModel(chunks, free_phases(sets, chunks, drop_loose=True), _row_bytes(sets), tile, workers)
 
 
@@ -168,18 +168,12 @@ def _row_bytes(sets: Sequence[PhaseSet]) -> int:
     return max(s.rule.banks * s.rule.bank_bytes for s in sets)  # of banks
 
 
-def _chunks(
-    sets: Sequence[PhaseSet], trace: Trace, tile: Tile, element_alignment: int | None = None
-) -> Chunks:
-    return chunks_of(trace, tile, min(s.rule.bank_bytes for s in sets), element_alignment)
-
-
 @lru_cache(_KEPT)
 def _model(sets: Sequence[PhaseSet], trace: Trace, tile: Tile, workers: int = 1) -> PlacementModel | None:
     """Positions of chunks that keep every element at a multiple of its size."""
     if not sets or tile.element_bytes & (tile.element_bytes - 1) or any(s.rule.row_words > 1 for s in sets):
         return None
-    chunks = _chunks(sets, trace, tile, tile.element_bytes)
+    chunks = chunks_of(trace, tile, min(s.rule.bank_bytes for s in sets), tile.element_bytes)
     if chunks.size.max() > min(s.rule.banks * s.rule.bank_bytes for s in sets):
         return None
     phases = free_phases(sets, chunks, drop_loose=False)

@@ -56,7 +56,7 @@ def chunks_of(trace: Trace, tile: Tile, word_bytes: int, element_alignment: int 
     order = np.flatnonzero(loose)
     order = order[np.argsort(-widest[order], kind="stable")]
     start = np.arange(len(order)) * size
-    head[order] = order[start // word_bytes * word_bytes // size] if len(order) else 0
+    head[order] = order[start // word_bytes * word_bytes // size]  # the first in the same word
     place[order] = start % word_bytes
     heads, of = np.unique(head, return_inverse=True)
     return Chunks(of.reshape(-1), place, np.maximum(widest[heads], word_bytes), loose[heads])
@@ -90,16 +90,12 @@ class FreePhase(Struct, frozen=True, dict=True):
         """Wavefronts that no positions undercut."""
         return max(self.floor, -(-self.most // self.banks))
 
-    def bank(self, address: int) -> int:
-        """The bank of a unit at this byte."""
-        return address // self.unit_bytes % self.banks
-
     def loads(self, at: dict[int, list[int]], chunks: Chunks) -> list[list[tuple[int, int]]]:
         """For each bank that could be overloaded, the literals that put something there."""
         loads: dict[int, list[tuple[int, int]]] = {}
         for c, byte, times in self.units:
             for position, literal in enumerate(at[c]):
-                bank = self.bank(position * int(chunks.size[c]) + byte)
+                bank = (position * int(chunks.size[c]) + byte) // self.unit_bytes % self.banks
                 loads.setdefault(bank, []).append((literal, times))
         return [load for _, load in sorted(loads.items()) if len(load) > 1]
 

@@ -87,7 +87,7 @@ def _eliminated(modulus: int, rows: IntArray, k: int) -> tuple[IntArray | None, 
     factors = rows[:, k] // power * pow(int(pivot[k]) // power, -1, modulus)
     factors[chosen] = 0
     rest = (rows - factors[:, None] * pivot) % modulus
-    rest[chosen] = pivot * (modulus // power) % modulus  # of the pivot itself
+    rest[chosen] = pivot * (modulus // power) % modulus  # the multiple of the pivot that is 0 there
     return pivot, np.unique(rest, axis=0)
 
 
