@@ -90,11 +90,7 @@ def without_constant(node: Node) -> Node:
             return folded(Op("-", (Const(0), without_constant(rest))))
         case Op("+" | "-" as symbol, (a, b)):
             left, right = without_constant(a), without_constant(b)
-            return (
-                Op(symbol, (left, right))
-                if (left, right) == (a, b)
-                else without_constant(Op(symbol, (left, right)))
-            )
+            return node if (left, right) == (a, b) else without_constant(Op(symbol, (left, right)))
         case Op("*", (Op("+" | "-") as inner, Const() as factor)):
             rest = without_constant(inner)
             return rest if isinstance(rest, Const) else folded(Op("*", (rest, factor)))
@@ -155,8 +151,7 @@ class _Counter:
 
     def _sum(self, node: Op) -> int:
         """A product adds one other term, in one instruction; an addition has three operands."""
-        products, others = 0, 0
-        of_terms = 0
+        products, others, of_terms = 0, 0, 0
         for term in self._terms(node):
             if isinstance(term, Op) and term not in self.seen and _fused(term):
                 products += 1

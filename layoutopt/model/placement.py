@@ -193,10 +193,12 @@ def _within_bytes(
         return found
     packed, tile_bytes = _packed(model), model.tile.bytes
     answer = model.solve(effort * _QUICK, atoms=max_bytes // model.atom, least=True, hint=packed)
-    tables = [packed] + ([_placed(model, answer)] if _is_solved(answer) else [])
     # Both are measured: where an atom is shared, the chunks that the model does not place may need one more.
-    candidates = [_assignment(model, table, found.bound, tile_bytes) for table in tables]
-    fitting = [f for f in candidates if f.bytes is not None and f.bytes <= max_bytes]
+    candidates = [
+        _assignment(model, packed, found.bound, tile_bytes),
+        _solution(model, answer, found.bound, tile_bytes),
+    ]
+    fitting = [f for f in candidates if f is not None and f.bytes is not None and f.bytes <= max_bytes]
     without_table = FreeAssignment(found.bound, bytes_bound=tile_bytes)
     return min(fitting, key=lambda f: (f.excess, f.bytes), default=without_table)
 
@@ -210,7 +212,7 @@ def _least_excess(model: PlacementModel, effort: float, hint: IntArray | None, b
         if bound != model.floor:
             return None
         answer = model.solve(effort, atoms=model.atoms(tile_bytes), hint=hint)
-        return _assignment(model, _placed(model, answer), bound, tile_bytes) if _is_solved(answer) else None
+        return _solution(model, answer, bound, tile_bytes)
 
     def searched(start: IntArray | None, rounds: int) -> FreeAssignment:
         more_rounds = min(_MOST_TIMES, effort / _ROUNDS_EFFORT)
@@ -276,10 +278,8 @@ def _with_proved_bound(model: PlacementModel, effort: float, known: FreeAssignme
     if answer.outcome is Outcome.INFEASIBLE:
         raise AssertionError("some assignment always exists")
     bound = max(known.bound, model.excess_at(answer.bound))
-    candidates = [replace(known, bound=bound)]
-    if _is_solved(answer):
-        candidates.append(_assignment(model, _placed(model, answer), bound, known.bytes_bound))
-    return min(candidates, key=lambda f: f.excess or 0)
+    better = _solution(model, answer, bound, known.bytes_bound)
+    return min([replace(known, bound=bound), *([better] if better else [])], key=lambda f: f.excess or 0)
 
 
 def _fewest_bytes(model: PlacementModel, effort: float, found: FreeAssignment) -> FreeAssignment:
@@ -290,8 +290,7 @@ def _fewest_bytes(model: PlacementModel, effort: float, found: FreeAssignment) -
     row_atoms = model.period // model.atom
     while atoms < enough:
         answer = model.solve(effort, atoms=atoms, most=found.excess, hint=found.table)
-        if _is_solved(answer):
-            found = _assignment(model, _placed(model, answer), found.bound, bytes_bound)
+        found = _solution(model, answer, found.bound, bytes_bound) or found
         if answer.outcome is not Outcome.INFEASIBLE:
             break
         bytes_bound = atoms * model.atom + model.tile.element_bytes
@@ -301,9 +300,11 @@ def _fewest_bytes(model: PlacementModel, effort: float, found: FreeAssignment) -
     return replace(found, bytes_bound=bytes_bound if found.excess == found.bound else model.tile.bytes)
 
 
-def _placed(model: PlacementModel, answer: Answer) -> IntArray:
-    """Byte offset of every element in a solution of the model."""
-    return _offsets_of(model, model.positions_in(answer))
+def _solution(model: PlacementModel, answer: Answer, bound: int, bytes_bound: int) -> FreeAssignment | None:
+    """The assignment that an answer of the model has; None where it has none."""
+    if not _is_solved(answer):
+        return None
+    return _assignment(model, _offsets_of(model, model.positions_in(answer)), bound, bytes_bound)
 
 
 def _is_solved(answer: Answer) -> bool:
