@@ -167,10 +167,7 @@ def _all_aligned(address: IntArray, idle: BoolArray | None, width_bytes: int) ->
 
 
 def _pairs_agree(address: IntArray, idle: BoolArray | None) -> BoolArray:
-    """Whether all active lanes l and l^1 of a row, or all l and l^2, have one address; shape (rows,).
-
-    Rows are of a multiple of 8 lanes, as those of every device that merges.
-    """
+    """Whether all active lanes l and l^1 of a row, or all l and l^2, have one address; shape (rows,)."""
     rows, lanes = address.shape
     flat = address.ravel()
     agree = np.zeros(rows, bool)
@@ -180,7 +177,7 @@ def _pairs_agree(address: IntArray, idle: BoolArray | None) -> BoolArray:
         if idle is not None:
             differ &= ~idle.ravel()
             differ[:-bit] &= ~idle.ravel()[bit:]
-        # Each pair once, from its lower lane; eight lanes, of a byte each, at a time.
+        # Each pair once, from its lower lane; eight lanes, of a byte each, at a time: so many divide a warp.
         lower_lanes = np.tile(np.arange(2 * bit) < bit, 4 // bit).view(np.uint64)
         eights = differ.view(np.uint64) & lower_lanes
         agree |= _over_groups(np.bitwise_or, eights, lanes // 8) == 0

@@ -30,7 +30,6 @@ MAX_DIGITS = 6
 MAX_CUTS = 2
 _CUT_UP_AT_ONCE = 64
 _FEW_STARTS = 16  # starts of accesses that are checked before all of them
-_UNHOISTED = 2  # operations: a loop computes a rotation again where it would hoist an XOR
 
 
 class Linearisation(Struct, frozen=True):
@@ -221,9 +220,9 @@ def rotations(space: Space, plain: Linearisation) -> Iterator[Linearisation]:
         return
     # Whether turns by multiples of `space.multiple` keep accesses aligned because `plain` does.
     plain_aligned = inner.size % space.multiple == pitch % space.multiple == 0 and keeps_whole(space, plain)
-    # An addition, a remainder, perhaps a multiplication.
+    # An addition, a remainder, perhaps a multiplication; and 2, as unlike an XOR it is never hoisted.
     remainder = 1 if not inner.size & (inner.size - 1) else 3
-    operations = plain.operations + 1 + remainder + _UNHOISTED
+    operations = plain.operations + 1 + remainder + 2
     turns = np.arange(1, inner.size)
     for multiple, starts in space.starts:
         line, place = np.divmod(_offsets(plain.digits, 0, (0, 0), _few(starts)), pitch)

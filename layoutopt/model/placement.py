@@ -257,8 +257,8 @@ def _exchanged(model: PlacementModel, hint: IntArray | None) -> FreeAssignment |
     """
     banks = model.period // model.atom
     rows, more = divmod(model.atoms(model.tile.bytes), banks)
-    smallest = {*model.positions.values()} == {banks}  # all chunks are of the smallest size
-    if not (model.symmetric and smallest) or any(phase.least > 1 for phase in model.phases):
+    smallest = banks in model.positions.values()  # where chunks are of one size, it is that of atoms
+    if not (model.alike and smallest) or any(phase.least > 1 for phase in model.phases):
         return None
     position = model.positions_of(_row_major(model) if hint is None else hint)
     index_of = {c: k for k, c in enumerate(position)}

@@ -65,7 +65,7 @@ class Counter:
             address = tables[:, np.where(active, element, 0)].reshape(-1, element.shape[1])
             mask = np.broadcast_to(active, (len(tables), *active.shape)).reshape(address.shape)
             counts = count_wavefronts(address, mask, operation, rule)
-            total += (counts.wavefronts - counts.ideal).reshape(len(tables), -1) @ weight
+            total += counts.excess.reshape(len(tables), -1) @ weight
         return [float(over) for over in total]
 
     def index_cost(self, layout: Layout) -> int:

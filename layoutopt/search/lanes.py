@@ -150,7 +150,7 @@ class PlacedAccess(Struct, frozen=True):
     def excess(self, lanes: LaneTrace) -> int:
         """Excess wavefronts of all instructions with these lanes."""
         counts = self.counts(lanes)
-        return int((counts.wavefronts - counts.ideal).sum())
+        return int(counts.excess.sum())
 
 
 # Digits: which thread covers which unit -----------------------------------------------------------
@@ -259,7 +259,7 @@ class AssignmentSearch(PlacedAccess, frozen=True):
         """The excess of a phase under each assignment, if only the decided lanes take part; rounded up."""
         element, active = map(np.stack, zip(*map(self.decided_lanes, assignments), strict=True))
         counts = count_wavefronts(self.table[element], active, self.lanes.operation, self.lanes.rule)
-        excess: list[int] = (-(-(counts.wavefronts - counts.ideal) // np.maximum(counts.phases, 1))).tolist()
+        excess: list[int] = (-(-counts.excess // np.maximum(counts.phases, 1))).tolist()
         return excess
 
     def wavefronts(self, assignment: Assignment) -> int:

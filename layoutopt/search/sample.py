@@ -76,7 +76,7 @@ def _excess(case: Case, lanes: Trace, found: Found, sampled: list[BoolArray]) ->
     excess = []
     for access in lanes.accesses:
         counts = count_wavefronts(table[access.element], access.active, access.operation, access.rule)
-        excess.append((counts.wavefronts - counts.ideal) * access.weight)
+        excess.append(counts.excess * access.weight)
     counted = sum(int(over[rows].sum()) for over, rows in zip(excess, sampled, strict=True))
     if counted != found.weighted_excess:
         raise VerificationError(

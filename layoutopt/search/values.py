@@ -73,7 +73,7 @@ def _counted(case: Case, layout: Layout, family: str, most: float = math.inf) ->
     table, excess = case.table(case.as_elements(layout)), 0.0
     for access in sorted(case.accesses, key=lambda a: isinstance(a, ChoiceTrace)):  # the quickest first
         count = access.count(table)
-        excess += float(((count.wavefronts - count.ideal) * access.weight).sum())
+        excess += float((count.excess * access.weight).sum())
         if rounded_count(excess) > most:
             return None
     return Found(layout, family, rounded_count(excess), case.size(table))
