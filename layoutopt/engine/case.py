@@ -224,13 +224,11 @@ class Case(Struct, frozen=True):
         """The lanes; those that choose have weight 0, so that they bind vectors and cost nothing."""
         if not self.chooses:
             return self.lanes
-        return Trace(
-            tuple(
-                replace(lanes, weight=np.zeros_like(lanes.weight)) if a.any_is is not None else lanes
-                for lanes, a in zip(self.lanes.accesses, self.accesses, strict=True)
-            ),
-            self.lanes.weight_unit,
+        accesses = (
+            replace(lanes, weight=np.zeros_like(lanes.weight)) if a.any_is is not None else lanes
+            for lanes, a in zip(self.lanes.accesses, self.accesses, strict=True)
         )
+        return replace(self.lanes, accesses=tuple(accesses))
 
     @property
     def has_weights(self) -> bool:

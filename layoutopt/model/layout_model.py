@@ -249,9 +249,8 @@ class LayoutModel:
         question.clause([-self._shorter - 1, *self._saving])
         if self.swizzle is not None:
             for lowest, unflipped in self._unflipped.items():
-                for target, bit in self.swizzle.mask_bits():
-                    if target < lowest:
-                        question.clause((-unflipped - 1, -bit - 1))
+                for bit in self.swizzle.bits_below(lowest):
+                    question.clause((-unflipped - 1, -bit - 1))
         if most is not None:
             question.linear([(self._used, 1)], [1, most])
         cost = [(self._used, _ELEMENT)]

@@ -37,10 +37,9 @@ class Swizzle:
         self._shared: dict[tuple[int, int, int], int | Known] = {}
         self._sources = [field.sources(bit) for bit in range(field.targets.stop)]
 
-    def mask_bits(self) -> Iterator[tuple[int, int]]:
-        """Target and literal of every mask bit that some parity reads."""
-        for (target, _), bit in self._bits.items():
-            yield target, bit
+    def bits_below(self, lowest: int) -> list[int]:
+        """The literal of every mask bit that some parity reads, of targets below `lowest`."""
+        return [bit for (target, _), bit in self._bits.items() if target < lowest]
 
     def parity(self, target: int, bits: int) -> int | None:
         """The literal `parity(mask_target & bits)`; None for no bits, where it is 0."""

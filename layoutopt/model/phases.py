@@ -21,9 +21,7 @@ from layoutopt.model.linearisations import Linearisation
 from layoutopt.problems.types import Tile
 
 # Odd numbers for a sum by which equal rows are found; rows are then compared.
-_MULTIPLIERS = np.random.default_rng(1).integers(0, 1 << 63, 64).astype(np.uint64) << np.uint64(
-    1
-) | np.uint64(1)
+_MULTIPLIERS = 2 * np.random.default_rng(1).integers(0, 1 << 63, 64).astype(np.uint64) + 1
 
 _KEPT: Final = 4  # what some accesses meet; each stage of a search asks
 _MOST_PAIRS: Final = 1 << 20  # of words, at a time

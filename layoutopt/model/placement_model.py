@@ -1,7 +1,4 @@
-"""Free assignments as a CP-SAT model: every chunk of the tile at any position.
-
-**Chunks** are what every layout keeps whole and aligned (`layoutopt.accesses.alignment`), 4, 8 or 16 bytes. A
-**position** is a chunk's address modulo one row of banks, all that matters for conflicts.
+"""Free assignments as a CP-SAT model: every chunk of the tile at any position (`layoutopt.model.placement`).
 
 quantity                    encoding
 chunk a at position g       a boolean, exactly one of them for each chunk
