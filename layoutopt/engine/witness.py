@@ -52,6 +52,13 @@ class Served(Struct, frozen=True):
         there = [touch for served in self.passes for touch in served if touch.bank == busiest]
         return sorted(there, key=lambda touch: (self.lanes.index(touch.lane), touch.word))
 
+    def taken(self, rule: PhaseRule, operation: Operation) -> str:
+        """`so they take 8 wavefronts`, and how many of them serve nothing, or serve one word of each lane."""
+        text = f"so they take {'one wavefront' if self.wavefronts == 1 else f'{self.wavefronts} wavefronts'}"
+        text += f", {self.idle_passes} of which serves nothing" if self.idle_passes else ""
+        words = operation.width_bytes // rule.bank_bytes if rule.split_words else 1
+        return f"{text}, for each of the {words} words of a lane" if words > 1 else text
+
 
 def worst_instruction(counts: Counts) -> tuple[int, int]:
     """(excess, row) of the first warp instruction that has the most excess; no row without an active lane."""

@@ -137,10 +137,19 @@ def viewed_index(index: Sequence[str | int], tile: Tile, onto: Tile) -> tuple[st
     return tuple(reversed(coordinates))
 
 
+def room_bytes(problem: Problem | Block, gpu: Device) -> int | None:
+    """Bytes that a block of the GPU has beside other shared memory; None where its limits are not known."""
+    limits = gpu.limits_of(problem.target)
+    return (
+        None if limits is None else max(0, limits.shared_bytes_per_block - problem.block.other_shared_bytes)
+    )
+
+
 def within_room(block: Block, gpu: Device) -> Block:
     """The tiles under a budget: the file's, else what a block of the GPU has beside other shared memory."""
-    limits = gpu.limits_of(block.target)
-    if block.layout.max_bytes is not None or limits is None:
-        return block
-    room = max(1, limits.shared_bytes_per_block - block.block.other_shared_bytes)
-    return constrained(block, max_bytes=room)
+    room = room_bytes(block, gpu)
+    return (
+        block
+        if block.layout.max_bytes is not None or room is None
+        else constrained(block, max_bytes=max(1, room))
+    )

@@ -104,7 +104,7 @@ def _counting_sentences(subject: Subject, _: Problem, found: int) -> Iterator[st
 
 
 COUNTING: Final = Reason(
-    evidence="counting: words that share a place in their vectors share too few banks",
+    evidence="counting: words that share a place in their vectors share too few banks, or equal ones wait",
     find=lambda subject, limits: subject.board.counted_excess or None,
     bound=lambda subject, excess: excess,
     data=lambda subject, problem, excess: {},

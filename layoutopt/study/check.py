@@ -200,7 +200,7 @@ def _audit(used: InUse, mend: bool) -> Audit:
         _status(not errors, used.excess),
         to_text(used.node) if used.node is not None else None,
         used.size,
-        max(used.array or 0, used.size),
+        used.declared,
         used.alignment,
         used.excess,
         used.weighted_excess,

@@ -197,6 +197,8 @@ def recommend(
     used = next((row for family in _IN_USE for row in rows if row.family == family), None)
     if not usable:
         return None
+    # What no multiprocessor holds is taken only where nothing else is there.
+    usable = [row for row in usable if row.blocks_per_sm != 0] or usable
 
     def advice(row: Row, text: str) -> Recommendation:
         return Recommendation(row.family, row.offset or "", text, keep=row is used)
@@ -207,7 +209,7 @@ def recommend(
             return advice(taken, _text_to_replace(taken, used, rows))
         why = "no layout that the hardware knows has fewer wavefronts, bytes, or boxes and instructions "
         return advice(taken, f"leave it as it is: {_figures(taken)}; {why}of the hardware")
-    usable_used = used if used is not None and used.wavefronts is not None else None
+    usable_used = used if used in usable else None
     timed = [row for row in usable if row.time is not None]
     doubt = ""
     if no_estimate is not None:

@@ -127,6 +127,13 @@ def strides_of(node: Node, dimensions: int) -> tuple[int, ...] | None:
     return tuple(strides.values())
 
 
+def declared_bytes(node: Node, tile: Tile) -> int:
+    """Bytes of the array that a formula declares, every pitch in full; 0 where it is no sum of pitches."""
+    strides = strides_of(node, len(tile.shape)) or ()
+    most = max((stride * extent for stride, extent in zip(strides, tile.shape, strict=False)), default=0)
+    return most * tile.element_bits // 8
+
+
 # The nearest ------------------------------------------------------------------------------------
 
 

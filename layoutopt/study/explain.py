@@ -446,16 +446,21 @@ def _phase_text(instruction: Instruction, layout: Layout | Node, title: str) -> 
     where = "".join(f", {name} = {value}" for name, value in iteration.items())
     text = f"{title}: `{name}` (warp {warp}{where}): {len(phase.lanes)} lanes are served together. "
     words = len({touch.word for touch in phase.touches})
+    taken = phase.taken(instruction.lanes.rule, instruction.lanes.operation)
+    lanes = sorted({touch.lane for touch in phase.touches})
     if words > 1:
-        lanes = sorted({touch.lane for touch in phase.touches})
         elements = _coordinates_text([instruction.coordinates(lane) for lane in lanes])
+        holds = f"bank {phase.bank} holds {words} of their words"
+        if instruction.lanes.rule.serialises_equal and len(phase.passes) > words:
+            holds += f", for which {len(phase.passes)} lanes wait one after the other"
         text += (
             f"Lanes {listed(lanes)} {'read' if instruction.lanes.operation.is_read else 'write'} {elements}: "
-            f"{_distance_text(instruction, table, lanes)}bank {phase.bank} holds {words} of their words, so "
-            f"they take {phase.wavefronts} wavefronts."
+            f"{_distance_text(instruction, table, lanes)}{holds}, {taken}."
         )
+    elif len(phase.passes) > 1:
+        text += f"Lanes {listed(lanes)} touch one word, and are served one after the other, {taken}."
     else:
-        text += "No two of their words share a bank, so they take one wavefront."
+        text += f"No two of their words share a bank, {taken}."
     return "\n".join([text, *_drawing(instruction, table, phase)])
 
 
@@ -481,8 +486,11 @@ def _drawing(instruction: Instruction, table: IntArray, phase: Served) -> Iterat
     columns = max(1, rule.banks * rule.bank_bytes // unit)
     lanes_of_words: list[dict[int, list[int]]] = [{} for _ in range(columns)]
     for lane in phase.lanes:
+        # What a bank serves in one pass: a word, the words of a row of them, or one lane alone.
         word = address[lane] // unit
-        lanes_of_words[word % columns].setdefault(word, []).append(lane)
+        row = address[lane] // rule.bank_bytes // rule.row_words if rule.row_words > 1 else word
+        together = lane if rule.serialises_equal else row
+        lanes_of_words[word % columns].setdefault(together, []).append(lane)
     banks = rule.banks // columns
     names = [f"{k * banks}" + (f"-{k * banks + banks - 1}" if banks > 1 else "") for k in range(columns)]
     cells = [

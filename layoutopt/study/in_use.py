@@ -22,8 +22,9 @@ from layoutopt.ground.budget import current
 from layoutopt.ground.json_data import named_by
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import AccessReport, Result
+from layoutopt.problems.same_layout import room_bytes
 from layoutopt.problems.types import Problem
-from layoutopt.study.edits import changed_at, operands
+from layoutopt.study.edits import changed_at, declared_bytes, operands
 
 _QUICK: Final = 1 << 17  # elements whose offsets are computed at once
 _MOST_SHOWN: Final = 8  # lanes of a conflict
@@ -63,6 +64,12 @@ class InUse(Struct, frozen=True, dict=True):
     def size(self) -> int:
         """Bytes to the end of the last element."""
         return self.case.size(self.table)
+
+    @property
+    def declared(self) -> int:
+        """Bytes of the array: as the source has it, else with every pitch in full where it is of pitches."""
+        of_formula = declared_bytes(self.node, self.case.problem.tile) if self.node is not None else 0
+        return max(self.array if self.array is not None else of_formula, self.size)
 
     @cached_property
     def counts(self) -> tuple[Counts, ...]:
@@ -128,7 +135,7 @@ def in_use(case: Case, layout: AnyLayout | None) -> InUse:
         layout = layout.layout
     if isinstance(layout, Layout):
         try:
-            return InUse(case, None, case.table(layout))
+            return InUse(case, None, case.table(layout), layout.declared_bytes)
         except LayoutError as error:
             raise ProblemFileError(field, str(error)) from None
     return InUse(case, None, _array_table(case, layout))
@@ -274,10 +281,11 @@ def _worst_conflict(used: InUse, access: int) -> Iterator[Finding]:
     if len(lines) > _MOST_SHOWN:
         lines = [*lines[: _MOST_SHOWN - 1], f"    and {len(lines) - _MOST_SHOWN + 1} more lanes"]
     words = len({touch.word for touch in phase.touches})
-    text = (
-        f"{instruction.text}: {len(phase.lanes)} lanes are served together; {words} words "
-        f"meet in bank {phase.bank}, so they take {phase.wavefronts} wavefronts"
-    )
+    meet = f"{words} words meet in bank {phase.bank}"
+    if words == 1 < len(phase.passes):
+        meet = f"{len(phase.passes)} of them touch one word, and are served one after the other"
+    taken = phase.taken(instruction.lanes.rule, instruction.lanes.operation)
+    text = f"{instruction.text}: {len(phase.lanes)} lanes are served together; {meet}, {taken}"
     figures = {"lanes": phase.lanes, "wavefronts": phase.wavefronts, "bank": phase.bank}
     details = {"instruction": row, **figures, "meeting": meeting}
     yield Finding("conflict", "\n".join([text, *lines]), instruction.lanes.name, details)
@@ -290,19 +298,20 @@ def _space(used: InUse) -> Iterator[Finding]:
     if unused > 0:
         text = f"{unused:,} of {size:,} bytes ({100 * unused / size:.0f} %) hold no element"
         yield Finding("unused_bytes", text, None, {"bytes": unused})
-    limits = used.case.device.limits_of(problem.target)
-    room = None if limits is None else limits.shared_bytes_per_block - problem.block.other_shared_bytes
+    room = room_bytes(problem, used.case.device)
     if room is not None and size > room:
-        text = f"{size:,} bytes; a block of {problem.target} has {max(0, room):,} for it"
+        text = f"{size:,} bytes; a block of {problem.target} has {room:,} for it"
         yield Finding("too_large", text, None, {"bytes": size, "limit": room})
 
 
 def _address_form(used: InUse) -> Iterator[Finding]:
     """The larger alignment of the base where a kernel XORs addresses (base + offset), not offsets.
 
-    It is a multiple of every bit of the offset that any XOR of the formula changes.
+    It is a multiple of every bit of the offset that any XOR of the formula changes. Bits of an element's
+    number are bits of its address only where its bytes are a power of two.
     """
-    if used.node is None or used.refused:
+    element_bytes = used.case.lowered.tile.element_bytes
+    if used.node is None or used.refused or element_bytes & (element_bytes - 1):
         return
     flipped_bits = 0
     # Without the second operand of an XOR, the bits that it changes are as they were.

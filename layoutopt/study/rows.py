@@ -40,7 +40,7 @@ from layoutopt.search.dictated import ranked
 from layoutopt.search.proposal import Ask
 from layoutopt.search.solve import solve_cases
 from layoutopt.study.comparison import Row, RowAccess
-from layoutopt.study.edits import nearest_edit, strides_of
+from layoutopt.study.edits import declared_bytes, nearest_edit
 from layoutopt.study.in_use import node_in_use
 
 ALL: Final = "all"
@@ -226,10 +226,8 @@ class TileRows:
         with spending(self.budget):
             edit, seconds = _timed(partial(nearest_edit, node, self.case))
         if edit is not None:
-            strides = strides_of(edit.node, len(tile.shape)) or ()
-            declared = max((s * extent for s, extent in zip(strides, tile.shape, strict=False)), default=0)
             row = Row("edit", "nearest edit", "given", edit=edit.text, seconds=seconds)
-            yield self._costed(row, edit.node, declared * tile.element_bits // 8)
+            yield self._costed(row, edit.node, declared_bytes(edit.node, tile))
 
     def _rows_as_given(self) -> Iterator[Row]:
         """The best layout for the instructions that the file gives, where others may be chosen."""
@@ -247,6 +245,8 @@ class TileRows:
                 self.case.table(node)
         except LayoutError as error:
             return replace(row, status=Status.INFEASIBLE, reason=str(error), offset=text)
+        if declared is None:
+            declared = declared_bytes(node, self.case.problem.tile)
         return self._costed(row, node, declared)
 
     # What they cost ----------------------------------------------------------------------------

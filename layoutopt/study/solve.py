@@ -25,6 +25,7 @@ from layoutopt.ground.interrupt import interruptibly
 from layoutopt.ground.log import LOG, Progress
 from layoutopt.hardware.devices import Device, device
 from layoutopt.problems.answer import Arrangement, FasterLayout, Method, Result
+from layoutopt.problems.same_layout import room_bytes
 from layoutopt.problems.target import target_of
 from layoutopt.problems.types import FAMILIES, Block, Problem
 from layoutopt.search import block
@@ -128,7 +129,9 @@ def with_faster(
         return answer
     with unhurried():
         case = case_of_result(problem, gpu, answer)
-    answer = replace(answer, hints=(*answer.hints, *_unwritten_reads(case)))
+    answer = replace(
+        answer, hints=(*answer.hints, *_beyond_room(problem, gpu, answer), *_unwritten_reads(case))
+    )
     if (why := why_no_estimate(case)) is not None:
         hints = () if case.chooses else (f"no time is estimated, as {why}",)
         return replace(answer, hints=(*answer.hints, *hints))
@@ -167,6 +170,16 @@ def _most_bytes(case: Case, answer: Result) -> int | None:
 
     most = bisect.bisect_left(range(_NO_BLOCK_BYTES), True, key=fewer_fit) - 1
     return most if limit is None else min(limit, most)
+
+
+def _beyond_room(problem: Problem, gpu: Device, answer: Result) -> Iterator[str]:
+    """A hint where no block of the GPU can have the layout, or any."""
+    room, size, least = room_bytes(problem, gpu), answer.bytes or 0, problem.tile.bytes
+    if room is not None and size > room:
+        fits = (
+            f"--max-bytes {room} asks for one that fits" if least <= room else "the elements alone need more"
+        )
+        yield f"{size:,} bytes are more than the {room:,} that a block of {problem.target} has: {fits}"
 
 
 def _unwritten_reads(case: Case) -> Iterator[str]:

@@ -51,10 +51,6 @@ _FREELY_ASKED: Final = 48 << 10
 # The most time on a GPU that a change may take, in parts of the time before.
 _MOST_TIME: Final = 1.02
 _MOST_REASONS: Final = 2
-_NO_LAYOUT: Final = (
-    "none of the pads and XORs within a quarter more bytes takes fewer wavefronts; "
-    "other kinds, as check gives, are not written"
-)
 _MOST_INSTANCES: Final = 4
 _SEARCH_ENDED: Final = "the time limit ended the search for a layout of it"
 
@@ -384,7 +380,7 @@ class _ArrayFix(NamedTuple):
         if best is None:
             reasons = [_SEARCH_ENDED] if search.stopped and not reasons else reasons
             first_reasons = "; ".join(list(dict.fromkeys(reasons))[:_MOST_REASONS])
-            return replace(stays, reason=first_reasons or _NO_LAYOUT), now
+            return replace(stays, reason=first_reasons), now
         plan, version = best
         before, after = (arrays_of(one.evaluation)[self.key].size for one in (now, version))
         size = array.size + after - before

@@ -362,6 +362,10 @@ class Ranking(Struct, frozen=True, dict=True):
         best = [plan for _, plan in sorted(found, key=lambda pair: pair[0])]
         of_ranks = ([p for p in best if p.rank == rank][:most] for rank, most in enumerate(_MOST_TRIED))
         chosen = sorted(itertools.chain.from_iterable(of_ranks), key=lambda plan: plan.wavefronts)
+        if not found and not refusals:
+            kinds = f"pads and XORs of whole elements ({self.element} bytes) within a quarter more bytes"
+            other_kinds = "other kinds, as check gives, are not written"
+            refusals[f"none of the {kinds} takes fewer wavefronts; {other_kinds}"] = None
         return Plans(name, chosen, list(refusals) if not found else [])
 
     def _families(self, unit: int, padded: bool) -> Iterator[Iterable[Move]]:
