@@ -488,8 +488,8 @@ def _drawing(instruction: Instruction, table: IntArray, phase: Served) -> Iterat
     for lane in phase.lanes:
         # What a bank serves in one pass: a word, the words of a row of them, or one lane alone.
         word = address[lane] // unit
-        row = address[lane] // rule.bank_bytes // rule.row_words if rule.row_words > 1 else word
-        together = lane if rule.serialises_equal else row
+        words = address[lane] // rule.bank_bytes // rule.row_words if rule.row_words > 1 else word
+        together = lane if rule.serialises_equal else words
         lanes_of_words[word % columns].setdefault(together, []).append(lane)
     banks = rule.banks // columns
     names = [f"{k * banks}" + (f"-{k * banks + banks - 1}" if banks > 1 else "") for k in range(columns)]
