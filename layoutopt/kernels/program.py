@@ -5,10 +5,10 @@ and writes, and what it does, one of the actions below. Everything else here wor
 matters (`relevance`), execution (`machine`), counting.
 
 Cells are names. A name that begins with U is a uniform register, one value a warp, written whatever the
-active lanes are. Names that begin with `$` are set before the first step, and never written: `$tid.x`,
-`$ntid.x`, `$ctaid.x`, `$nctaid.x` (and y, z), `$laneid`, `$lanemask.lt` (and eq, le, gt, ge), `$warpid`, and
-`$c0.528`, the word at byte 528 of constant bank 0 (64-bit operands are two of them). Names that begin with B
-hold the lanes that will meet, as a mask: nobody, before they are written.
+active lanes are. Names that begin with `$` are set before the first step, and but for `$barrier` never
+written: `$tid.x`, `$ntid.x`, `$ctaid.x`, `$nctaid.x` (and y, z), `$laneid`, `$lanemask.lt` (and eq, le, gt,
+ge), `$warpid`, and `$c0.528`, the word at byte 528 of constant bank 0 (64-bit operands are two of them).
+Names that begin with B hold the lanes that will meet, as a mask: nobody, before they are written.
 
 Predicates are values of one bit. A step's guard applies to all that it does.
 """
@@ -174,9 +174,13 @@ class Barrier(Struct, frozen=True):
     """Warps of a block wait for each other.
 
     The sources are the barrier's number, and perhaps that of threads; else all warps that live are to come.
+    With `reduces` a predicate is the last one, and the cell `$barrier` takes what it is in all threads that
+    come.
     """
 
     waits: bool = True  # False for those that only arrive
+    # Whether it holds in any or all of them (OR, AND), or in how many (POPC); empty for nothing
+    reduces: Literal["", "OR", "AND", "POPC"] = ""
 
 
 Action = Compute | Forget | Memory | Jump | Exit | Reconverge | Barrier

@@ -377,10 +377,18 @@ def test_what_slow_paths_ask_is_not_computed():
     assert report(SLOW_PATH).certain
 
 
-@pytest.mark.parametrize("read", ["B2R.RESULT R4", "B2R.RESULT RZ, P1; SEL R4, 0x4, RZ, P1"])
-def test_of_how_many_threads_a_predicate_holds_is_not_known(read):
-    joined = f"ISETP.GE.AND P0, PT, R1, 0xa, PT; BAR.RED.POPC.DEFER_BLOCKING 0x0, !P0; {read}; STS [R4], R1"
+@pytest.mark.parametrize(
+    ("how", "read", "address"),
+    [
+        ("POPC", "B2R.RESULT R3; SHF.L.U32 R4, R3, 0x2, RZ", 40),
+        ("OR", "B2R.RESULT RZ, P1; SEL R4, 0x4, RZ, P1", 4),
+        ("AND", "B2R.RESULT RZ, P1; SEL R4, 0x4, RZ, P1", 0),
+    ],
+)
+def test_a_barrier_tells_of_how_many_threads_a_predicate_holds(how, read, address):
+    """Of threads 0 to 9, in the first of two warps: of some and not of all."""
+    joined = f"ISETP.GE.AND P0, PT, R1, 0xa, PT; BAR.RED.{how}.DEFER_BLOCKING 0x0, !P0; {read}; STS [R4], R1"
     found = counted(joined, threads=64)
-    assert any("tells of how many threads of a block a predicate holds" in why for why in found.doubts)
     (tally,) = found.tallies.values()
-    assert tally.executions == tally.unknown == 2
+    assert found.certain, found.doubts
+    assert (tally.low, tally.executions) == (address, 2)

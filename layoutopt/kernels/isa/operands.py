@@ -301,9 +301,9 @@ def computed(
     return Built(action, tuple(sources), tuple(cell for cell in cells if cell is not None))
 
 
-def forget(count: int, places: int = 1, why: str = "") -> Builder:
+def forget(count: int, places: int = 1) -> Builder:
     """Results that are not modelled, of so many registers at each of the first places that name some."""
-    return lambda inst: Built(Forget(why), (), written(inst, count, places))
+    return lambda inst: Built(Forget(), (), written(inst, count, places))
 
 
 def written(inst: Instruction, count: int, places: int = 1) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ An opcode that no table has becomes a step that forgets what it may write.
 
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -189,10 +189,22 @@ def _warp_sync(inst: Instruction) -> Built:
 
 
 def _barrier(inst: Instruction) -> Built:
-    sources = tuple(word(text) for text in inst.operands if not is_predicate(text))
-    if inst.has("SYNCALL", "SCAN") or not 1 <= len(sources) <= 2:
+    sources = [word(text) for text in inst.operands if not is_predicate(text)]
+    how: Any = next((m for m in inst.modifiers if m in ("OR", "AND", "POPC")), "")
+    if inst.has("SYNCALL", "SCAN") or not 1 <= len(sources) <= 2 or inst.has("RED") != bool(how):
         raise UnreadableOperand("a barrier of another form")
-    return Built(Barrier(not inst.has("ARV")), sources)
+    if not how:
+        return Built(Barrier(not inst.has("ARV")), tuple(sources))
+    holds = predicate(next(text for text in inst.operands if is_predicate(text)))
+    return Built(Barrier(reduces=how), (*sources, holds), ("$barrier",))
+
+
+def _barrier_result(inst: Instruction) -> Built:
+    """B2R.RESULT: what BAR.RED found, as a number and as a predicate."""
+    told = next((text for text in inst.operands if is_predicate(text)), "PT")
+    where = [("r", inst.operands[0]), ("p", told)]
+    found = Source.cell("$barrier")
+    return computed(inst, where, [found], lambda _, v: (v, values.compare("ne", v, values.ZERO)))
 
 
 def _mbarrier(inst: Instruction) -> Built:
@@ -209,7 +221,7 @@ OPERATIONS: Final[Mapping[str, Builder]] = {
     **FLOATS,
     **MEMORY,
     "B2R": forget(1),
-    "B2R.RESULT": forget(1, places=2, why="tells of how many threads of a block a predicate holds"),
+    "B2R.RESULT": _barrier_result,
     "BAR": _barrier,
     "BREAK": _left,
     "BSYNC": lambda inst: Built(Reconverge(), (Source.cell(inst.operands[0]),)),

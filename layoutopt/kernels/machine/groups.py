@@ -12,7 +12,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from layoutopt.ground.arrays import IntArray
-from layoutopt.kernels.machine.values import Bits, Bools, mask_of
+from layoutopt.kernels.machine.values import Bits, Bools, Value, made, mask, mask_of
+from layoutopt.kernels.program import Barrier
 
 # No lane of any row.
 NOBODY: Final[Bools] = np.zeros((1, 1), bool)
@@ -112,6 +113,24 @@ class _Barrier:
     arrived: IntArray  # threads that came without waiting, by warp, shape (blocks, warps)
     expected: IntArray  # threads, 0 for all that live, shape (blocks,)
     waiting: list[Group]  # who came to wait
+    predicate: IntArray  # of lanes, shape (warps of all blocks, 32): bit 0 where it holds, bit 1 where it may
+
+    def reduced(self, how: str, here: Bools) -> Value:
+        """The predicates of each block's lanes reduced by `how`, repeated for each warp, shape (warps, 1)."""
+        blocks, warps = self.arrived.shape
+        # Of each block: the lanes, those where the predicate holds, and those where it may.
+        tables = (here, here & (self.predicate == 1), here & (self.predicate == 2))
+        every, least, unsure = (table.reshape(blocks, -1).sum(axis=1) for table in tables)
+        true, false = (
+            (least > 0, least + unsure == 0) if how == "OR" else (least == every, least + unsure < every)
+        )
+        if how == "POPC":
+            bits, hidden = least, np.where(unsure > 0, mask(32), np.uint64(0))
+        else:  # some number, where it is not 0
+            bits = true * 1
+            hidden = np.where(true, mask(32) - np.uint64(1), np.where(false, np.uint64(0), mask(32)))
+        bits, hidden = (np.repeat(part.astype(np.uint64), warps)[:, None] for part in (bits, hidden))
+        return made(bits, hidden, 32)
 
 
 class Released(NamedTuple):
@@ -119,6 +138,8 @@ class Released(NamedTuple):
 
     groups: list[Group]  # one step on
     met: Bools  # the warps of each block that came, shape (blocks, warps)
+    barrier: _Barrier
+    lanes: Bools  # who waited, of the warps of all blocks
 
 
 @dataclass(slots=True)
@@ -141,15 +162,17 @@ class Barriers:
         found: Bools = np.any([np.zeros(self.blocks * self.warps, bool), *tables], axis=0)
         return found
 
-    def arrive(self, group: Group, call: list[int], waits: bool) -> None:
+    def arrive(self, group: Group, call: list[int], action: Barrier, predicate: Value) -> None:
         """The group comes to a barrier of a number, and perhaps a count of threads; else all that live."""
         number, *count = call
         if number not in self.numbered:
-            table = np.zeros((self.blocks, self.warps), np.int64)
-            self.numbered[number] = _Barrier(table, table[:, 0].copy(), [])
+            table, lanes = np.zeros((self.blocks, self.warps), np.int64), (self.blocks * self.warps, 32)
+            self.numbered[number] = _Barrier(table, table[:, 0].copy(), [], np.zeros(lanes, np.int64))
         barrier, blocks = self.numbered[number], group.rows // self.warps
         barrier.expected[blocks] = -(-count[0] // 32) * 32 if count else 0
-        if waits:
+        asked = np.where(predicate.unknown != 0, 2, predicate.bits.astype(np.int64))
+        barrier.predicate[group.rows] = np.where(group.lanes, asked, barrier.predicate[group.rows])
+        if action.waits:
             barrier.waiting.append(group)
         else:
             np.add.at(barrier.arrived, (blocks, group.rows % self.warps), 1)
@@ -176,4 +199,4 @@ class Barriers:
                     gone.append(Group(group.at + 1, group.rows[go], group.lanes[go]))
                 if not go.all():
                     barrier.waiting.append(Group(group.at, group.rows[~go], group.lanes[~go]))
-            yield Released(gone, met)
+            yield Released(gone, met, barrier, here)

@@ -324,7 +324,7 @@ def _without_memory(step: Step) -> Step:
             return replace(step, action=Forget(), sources=())
         case Forget():
             return replace(step, action=Forget())
-        case Barrier():
+        case Barrier(reduces=""):
             return replace(step, action=Forget(), sources=(), guard=None)
     return step
 

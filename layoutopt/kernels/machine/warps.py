@@ -22,9 +22,9 @@ from layoutopt.kernels.machine.counts import ONE_ROUND, Evaluation
 from layoutopt.kernels.machine.groups import NOBODY, Barriers, Group, Meetings
 from layoutopt.kernels.machine.launch import Arguments
 from layoutopt.kernels.machine.memory_steps import MemorySteps
-from layoutopt.kernels.machine.registers import Registers, Stopped
+from layoutopt.kernels.machine.registers import Registers, Stopped, in_rows
 from layoutopt.kernels.machine.relevance import Relevance
-from layoutopt.kernels.machine.values import Bools, Value, mask_of, unknown
+from layoutopt.kernels.machine.values import ZERO, Bools, Value, mask_of, unknown
 from layoutopt.kernels.program import Barrier, Compute, Exit, Forget, Jump, Memory, Reconverge, Step, read_by
 
 ASK_THE_CLOCK_EVERY: Final = 256
@@ -207,10 +207,14 @@ class Machine:
         """Let those go on for whom everybody has come."""
         for group in self._meetings.complete(self.registers.live):
             self._put(group)
-        for groups, met in self._barriers.complete(self.registers.live):
+        for groups, met, barrier, lanes in self._barriers.complete(self.registers.live):
             self.memory.met(met)
             self.recorder.met(met)
             for group in groups:
+                action = self._steps[group.at - 1].action
+                if isinstance(action, Barrier) and action.reduces:
+                    found = in_rows(barrier.reduced(action.reduces, lanes), group.rows)
+                    self.registers.write(group, "$barrier", found, group.lanes)
                 self._put(group)
 
     def _advance(self, group: Group, until: int) -> None:
@@ -333,14 +337,18 @@ class Machine:
     def _arrive_at_barrier(self, group: Group, step: Step, action: Barrier, lanes: Bools) -> int | None:
         """Let these lanes wait at the barriers that the first of each warp names; the others go on."""
         first = lanes.argmax(axis=1)[:, None]
-        asked = [self.registers.number(group, source, lanes) for source in step.sources]
+        predicate, ends = ZERO, len(step.sources) - bool(action.reduces)
+        if action.reduces:
+            predicate = self.registers.read(group, step.sources[-1])
+        asked = [self.registers.number(group, source, lanes) for source in step.sources[:ends]]
         calls = np.concatenate([np.take_along_axis(table, first, axis=1) for table in asked], axis=1)
         for call in np.unique(calls, axis=0):
             here = lanes & (calls == call).all(axis=1, keepdims=True)
             some = converged.part(group, here, group.at)
             if some is None:
                 continue
-            self._barriers.arrive(some, call.tolist(), action.waits)
+            bits, hidden = (np.broadcast_to(p, lanes.shape)[here.any(axis=1)] for p in predicate[:2])
+            self._barriers.arrive(some, call.tolist(), action, Value(bits, hidden))
             if not action.waits:
                 self._put(Group(group.at + 1, some.rows, some.lanes))
         self._put(converged.part(group, group.lanes & ~lanes, group.at + 1))
