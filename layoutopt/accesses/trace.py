@@ -175,8 +175,9 @@ def environment(
     if (total := math.prod(trips)) > MAX_LANE_ACCESSES:
         raise ProblemFileError("", f"the loops of access {access.name!r} run {total} times; too often")
     number = np.arange(total) if iterations is None else np.array(iterations, np.int64)
-    values = np.unravel_index(number[:, None], trips) if trips else ()
-    loops = dict(zip(access.loops, values, strict=True))
+    # Of one axis: numpy 2.4 unravels a column of more than 8,192 numbers wrongly.
+    values = np.unravel_index(number, trips) if trips else ()
+    loops = {name: value[:, None] for name, value in zip(access.loops, values, strict=True)}
     return {"tid": tid, "lane": tid % lanes, "warp": tid // lanes, **loops}
 
 

@@ -219,7 +219,7 @@ def test_a_structure_may_give_dynamic_memory_to_a_template(tmp_path):
         ("bulk_copy", "UBLKCP"),
         (
             "stencil_3d",
-            "XORs within a quarter more bytes takes fewer wavefronts; other kinds, as check gives",
+            "XORs of whole elements (4 bytes) within a quarter more bytes takes fewer wavefronts; other kinds",
         ),
         # 5 % longer on an H200
         ("early_exit", "is not expected to take less time"),
