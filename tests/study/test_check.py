@@ -15,6 +15,7 @@ from layoutopt.expressions.grammar import evaluate, parse, to_text
 from layoutopt.files.file import from_data
 from layoutopt.ground.budget import Budget, OutOfTime, spending
 from layoutopt.hardware.devices import BANK_CONFLICTS, WAVEFRONTS, device
+from layoutopt.layout.layout import Digit, Layout
 from layoutopt.report.text import audit_report
 from layoutopt.study import edits as edits_module
 from layoutopt.study.check import Audit, AuditStatus
@@ -96,6 +97,18 @@ def test_the_alignment_that_addresses_need():
     problem = load(ROOT / "problems" / "marlin" / "a_64x64_f16.json")
     (alignment,) = findings(check(problem), "alignment")
     assert alignment.details == {"offset_form": 16, "address_form": 1024}
+    odd = problem_of(
+        "8x8 6B, 32 threads", "a: load 2 [tid // 4, tid % 4]"
+    )  # bits of a number are none of bytes
+    assert not findings(check(odd, "x0*8 + (x1 ^ x0 % 4)"), "alignment")
+
+
+@pytest.mark.parametrize("pad", [0, 1, 5])
+def test_bytes_are_declared_as_those_of_the_answer_are(pad):
+    asked = problem_of("4x8 f32, 32 threads; families none pad", "a: load 4 [tid // 8, tid % 8]")
+    layout = Layout((4, 8), 4, (Digit(0, 1, 4, 8 + pad), Digit(1, 1, 8, 1)))
+    audits = [check(asked, form) for form in (f"x0*{8 + pad} + x1", layout)]
+    assert {audit.declared_bytes for audit in audits} == {layout.declared_bytes} == {4 * 4 * (8 + pad)}
 
 
 def test_where_time_is_over_large_layouts_in_use_are_counted_and_no_more(monkeypatch):

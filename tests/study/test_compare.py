@@ -136,6 +136,25 @@ def test_the_order_of_reasons(rows, family):
     assert recommend(tuple(rows)).family == family
 
 
+@pytest.mark.parametrize("in_use", [False, True])
+def test_a_layout_that_no_multiprocessor_holds_is_taken_only_where_none_fits(in_use):
+    """A pad by which the tile is larger than what a block may have."""
+    accesses = "r: store 4 [i, tid % 256]; i<227", "c: load 4 [tid % 227, i]; i<256"
+    asked = problem_of("227x256 f32, 1024 threads; families none pad", *accesses)
+    if in_use:
+        asked = constrained(asked, offset="x0*257 + x1")
+    found = compare(asked)
+    pad = rows_of(found)["pad"]
+    assert (pad.blocks_per_sm, pad.bytes > 232448, pad.excess < rows_of(found)["none"].excess) == (
+        0,
+        True,
+        True,
+    )
+    assert found.recommendation.family == "none"
+    if not in_use:
+        assert any("--max-bytes 232448 asks for one that fits" in hint for hint in solve(asked).hints)
+
+
 @pytest.mark.parametrize(
     ("times", "said"),
     [

@@ -1,6 +1,7 @@
 """Explanations: true sentences, drawings that agree with the engine, clashes that are minimal; hints beside answers."""
 
 import json
+import re
 
 import pytest
 from click.testing import CliRunner
@@ -82,6 +83,29 @@ def test_what_is_said(case):
     found = explained(name, **changes)
     said = [*found.reasons, *(relaxation.message for relaxation in found.relaxations)]
     assert [phrase for phrase in phrases if not any(phrase in text for text in said)] == []
+
+
+# What a phase takes, as sentences and pictures say it, on GPUs that serve lanes in other ways: atomics wait for equal
+# addresses, Kepler serves two words of a row, Fermi adds a pass, Tesla serves one word of each lane at a time.
+PHASES = [
+    ("sm_90", "atomic 4", "[0, lane // 8]", "touch one word, and are served one after the other, so they take 8 wavefronts"),
+    ("sm_90", "atomic 4", "[lane % 2, 0]", "holds 2 of their words, for which 32 lanes wait"),
+    ("sm_30", "load 4", "[lane, 0]", "bank 0 holds 32 of their words, so they take 16 wavefronts"),
+    ("sm_20", "load 16", "[lane, 0]", "so they take 9 wavefronts, 1 of which serves nothing"),
+    ("sm_10", "load 16", "[lane, 0]", "so they take 16 wavefronts, for each of the 4 words of a lane"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("target", "op", "index", "said"), PHASES)
+def test_what_a_phase_takes_is_what_the_engine_counts(target, op, index, said):
+    asked = replace(problem_of("32x32 f32, 32 threads; families none", f"a: {op} {index}"), target=target)
+    found = explain(asked)
+    (first,) = [reason for reason in found.reasons if reason.startswith("Row-major")]
+    assert said in first
+    drawn = first.split("\n")[2:]  # rows of the picture, each a wavefront
+    more = int(drawn.pop().split()[1]) if drawn[-1].startswith("    and") else 0
+    taken = int(re.search(r"take (\d+) wavefronts(, 1 of which)?", said + first)[1])
+    assert len(drawn) + more == taken - ("serves nothing" in first)
 
 
 def test_row_major_that_tears_vectors_is_no_layout():
