@@ -27,11 +27,14 @@ from layoutopt.search.mask_tree import least_excess as least_of_masks
 from layoutopt.search.proposal import STOPPED, Found, Proposal, Proved
 from layoutopt.search.reach_floor import ReachFloor
 from layoutopt.search.search import Search, rank
+from layoutopt.search.tables import instead
 
 ALL_HAVE_CONFLICTS: Final = "every layout of these families has conflicts"
 NONE_KEEPS_TO_THEM: Final = "no layout of these families keeps to the constraints"
 # Classes that the tree may count for one linearisation, round by round: about 0.01, 0.1 and 14 s.
 _TREE_STEPS: Final = (1 << 22, 1 << 26, 1 << 33)
+# After so many linearisations a table is asked for, which may end the search.
+_AT_FIRST: Final = 24
 _ANY_EXCESS: Final = 1 << 40  # more than any layout has
 
 
@@ -150,6 +153,13 @@ class _LeastExcess:
         """The best layout found, and what is proved of it, or why there is none."""
         tally, scene = self.tally, self.scene
         left = self._to_swizzle()
+        first = self._by_tree(left[:_AT_FIRST], _TREE_STEPS[0])
+        if self.best is not None and scene.counted is scene.trace:
+            # Of the best so far, which may be too large, nothing is proved.
+            so_far = scene.proposal(self.best, scene.floor)
+            if (table := instead(scene.case, so_far, scene.ask)) is not None:
+                return table
+        left = first + left[_AT_FIRST:]
         for steps in _TREE_STEPS:
             left = self._by_tree(left, steps)
         left = [candidate for candidate in left if self._may_be_better(candidate)]

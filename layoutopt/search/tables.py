@@ -87,6 +87,23 @@ def above_floor(scene: Scene) -> Proposal | None:
     return replace(table, every_layout=(known.bound, known.evidence))
 
 
+def instead(case: Case, proposal: Proposal, ask: Ask) -> Proposal | None:
+    """A table that no layout is better than, where the search for a formula as good would take long."""
+    start, tile, limits = as_assignment(proposal, 0), case.lowered.tile, case.lowered.layout
+    if start is None or why_none_is_searched(case) or case.lanes.has_weightless:
+        return None
+    known = every_layout(
+        tile, case.device, case.lanes, SearchLimits(ask.workers), enough=start.excess, quick=True
+    )
+    free = free_assignment(
+        phase_sets(case.lanes, tile), case.lanes, tile,
+        effort=_EFFORT, max_bytes=limits.max_bytes, hint=start.table, bound=known.bound,
+    )  # fmt: skip
+    if free is None or not free.complete or rank(case, free) >= rank(case, start):
+        return None
+    return replace(as_table(case.lowered, free, proposal), every_layout=(known.bound, known.evidence))
+
+
 def as_assignment(proposal: Proposal, least: int) -> FreeAssignment | None:
     """The layout of a proposal, if any, of which `least` bytes are proved."""
     if (found := proposal.found) is None:

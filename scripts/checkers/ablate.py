@@ -61,6 +61,7 @@ MECHANISMS: Final[dict[str, list[tuple[str, Callable[..., Any]]]]] = {
     "climbs where time ends": [("search.fall_back:_Climb.tops", none_of)],
     "matrices": [("search.scene:Scene._matrices", none_of)],
     "a table soon": [("search.reach_floor:at_floor", nothing), ("search.reach_floor:above_floor", nothing)],
+    "a table instead": [("search.formulas:instead", nothing)],
     "a table in fewer bytes": [("search.beyond:smallest", lambda *_: [])],
     "exchanges of banks": [("search.tables:exchanged", nothing), ("model.placement:_exchanged", nothing)],
     "annealing": [("model.placement:_by_local_search", start_alone)],
