@@ -44,7 +44,7 @@ from layoutopt.index.cost import AddressCost, Form, Start, instructions
 from layoutopt.index.folding import is_power
 from layoutopt.problems.types import Access
 
-_MASK: Final = (1 << 32) - 1
+_ADDRESS_BITS: Final = (1 << 32) - 1
 _MAX_CHAIN: Final = 64  # constants that no formula gives, as a chain of comparisons
 _CHEAP: Final = 4  # instructions of a pass that are few enough to look no further
 COMPARED: Final = 16  # iterations by which forms are compared
@@ -182,7 +182,7 @@ class FormSearch:
         found = replace(changed, base=base, positive=self._positive(base))
         if not self.all_active:  # else it is right by construction
             values = self._values(found.address, everywhere=True)
-            if values is None or (values & _MASK != self.wanted & _MASK)[self.active].any():
+            if values is None or (values & _ADDRESS_BITS != self.wanted & _ADDRESS_BITS)[self.active].any():
                 return None
         return found
 
@@ -260,8 +260,9 @@ class _Changes(NamedTuple):
 def _changes(addresses: IntArray, active: BoolArray, axes: int) -> _Changes:
     """What each axis adds to the addresses and which bits it flips, where no other axis changes that.
 
-    So an address is the one at position 0 of these axes, XOR what they flip, plus what they add. An axis
-    whose effect depends on another one, or on the thread, is in neither dictionary.
+    So an address is the one at position 0 of these axes, XOR what they flip, plus what they add; a guess
+    where a thread is inactive there. An axis whose effect depends on another one, or on the thread, is in
+    neither dictionary; one of which some bits are added and the others flipped is in both.
 
     Args:
         addresses: by position on each of the first `axes` axes, then by thread.
@@ -280,10 +281,10 @@ def _changes(addresses: IntArray, active: BoolArray, axes: int) -> _Changes:
         if axis not in added:
             change = _constant(base ^ np.take(base, [0], axis), active, axis)
             if change is not None:
-                flipped[axis] = change & _MASK
+                flipped[axis] = change & _ADDRESS_BITS
                 base = base ^ _along(change, axis, base.ndim)
     # A bit that no base sets and no other axis flips can be added as well, and an addend costs nothing.
-    base_bits = int(np.bitwise_or.reduce(base[active] & _MASK))
+    base_bits = int(np.bitwise_or.reduce(base[active] & _ADDRESS_BITS))
     for axis, change in flipped.items():
         other_bits = [int(np.bitwise_or.reduce(c)) for k, c in flipped.items() if k != axis]
         must_flip = reduce(operator.or_, other_bits, base_bits)

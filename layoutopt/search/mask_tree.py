@@ -300,7 +300,7 @@ class _Tree:
         bit = min(rows, key=lambda b: (len(rows[b].masks), -b))
         row, bound = rows.pop(bit), bounds.pop(bit)
         # Of equal bounds, first the masks that add the fewest shifts to those chosen, then the fewest bits.
-        shifts = row.masks >> bit
+        shifts = row.masks >> bit  # bit s: the mask moves a bit over the distance s
         known_shifts = reduce(or_, (mask >> other for other, mask in masks.items()), 0)
         order = np.lexsort((np.bitwise_count(shifts), np.bitwise_count(shifts & ~known_shifts), bound))
         if (most := self.question.shifts) is not None:

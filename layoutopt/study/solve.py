@@ -230,9 +230,9 @@ def with_hints(
 ) -> Result | Arrangement:
     """The answer; where its layout has conflicts, with hints on what to change in the file to have fewer.
 
-    They name the constraints in the way, and the first choice left to the solver that helps. There are none
-    where the solver chose widths or lanes already, values are known only at run time, or the hardware
-    dictates the layout, and none for several tiles.
+    They name the constraints in the way, and the first thing that the file fixes and that helps if left to
+    the solver. There are none where the solver chose widths or lanes already, values are known only at run
+    time, or the hardware dictates the layout, and none for several tiles.
 
     Args:
         problem: what was solved.

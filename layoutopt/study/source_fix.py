@@ -52,6 +52,8 @@ _FREELY_ASKED: Final = 48 << 10
 _MOST_TIME: Final = 1.02
 _MOST_REASONS: Final = 2
 _MOST_INSTANCES: Final = 4
+# To follow the values of a block takes more steps than to count its addresses, at most so many times.
+_FOLLOWED_TIMES: Final = 4
 _SEARCH_ENDED: Final = "the time limit ended the search for a layout of it"
 
 
@@ -195,6 +197,19 @@ class SourceFix(Struct, frozen=True):
         return "".join(_diff(name, self.before.files[name], data) for name, data in self.files.items())
 
 
+class _Candidate(NamedTuple):
+    """An array to change."""
+
+    key: str  # its name in `arrays_of`
+    part: Array | None = None  # the array, where it is carved out of dynamic memory
+    always_reported: bool = True  # it is in the report also where it stays as it is
+
+    @property
+    def name(self) -> str:
+        """As users name it."""
+        return self.part.name if self.part is not None else self.key
+
+
 def fix(code: Code, program: Program, request: Request, search: Budget | None = None) -> SourceFix:
     """Change the layouts of a kernel's arrays in its source, or its PTX.
 
@@ -209,14 +224,15 @@ def fix(code: Code, program: Program, request: Request, search: Budget | None = 
         OutOfTime: the budget in force ends before the code as it is has been evaluated.
     """
     evaluation = request.evaluated(program, request.launch)
-    first = now = Version(code.files(), evaluation, code.compiled(None), 4 * request.most_steps)
+    most_steps = _FOLLOWED_TIMES * request.most_steps
+    first = now = Version(code.files(), evaluation, code.compiled(None), most_steps)
     arrays = []
     search = search or Budget()
     for chosen in _arrays_to_change(code, first, request):
         array = chosen.part or arrays_of(now.evaluation)[chosen.key]
         fixed, now = _ArrayFix(code, now, chosen.key, array, request).best(search)
         arrays += [fixed] if chosen.always_reported or fixed.offset is not None else []
-    tallies = first.evaluation.tallies
+    tallies = first.evaluation.tallies  # an array with conflicts is in the report, changed or not
     worst = max(tallies, key=lambda k: tallies[k].wavefronts - tallies[k].ideal, default=None)
     if not arrays and worst is not None and tallies[worst].wavefronts > tallies[worst].ideal:
         place = first.program.steps[worst].named
@@ -293,19 +309,6 @@ def _race_on_gpu(before: Version, after: Version, driver: Driver) -> Race:
 
 
 # Arrays ---------------------------------------------------------------------------------------------
-
-
-class _Candidate(NamedTuple):
-    """An array to change."""
-
-    key: str  # its name in `arrays_of`
-    part: Array | None = None  # the array, where it is carved out of dynamic memory
-    always_reported: bool = True  # it is in the report also where it stays as it is
-
-    @property
-    def name(self) -> str:
-        """As users name it."""
-        return self.part.name if self.part is not None else self.key
 
 
 def _conflicts(evaluation: Evaluation, array: Array) -> int:
@@ -502,9 +505,9 @@ class _ArrayFix(NamedTuple):
         changed = {kernel.name: kernel for kernel in version.listed}
         name = base_name(program.title)
         others = [k for k in now.listed if k.name != program.name and base_name(k.title) == name]
-        pitched = plan.rank == PITCH and plan.pitched
+        pitched = plan.rank == PITCH and plan.at_every_index
         unlike = [other for other in others if _template_types(other) != _template_types(program)]
-        if self.key == DYNAMIC and not plan.pitched and unlike:
+        if self.key == DYNAMIC and not plan.at_every_index and unlike:
             why = "has elements of another type: how many bytes a launch must ask for differs between them"
             yield f"{unlike[0].title} {why}"
         if pitched and len(others) > _MOST_INSTANCES:

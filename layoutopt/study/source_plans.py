@@ -46,7 +46,8 @@ _FORMS: Final = (Pitched, Moved, Transposed)
 # Changes of one array that are compiled, by rank: longer pitches, pads by a function, XORs by one,
 # transpositions.
 _MOST_TRIED: Final = (2, 1, 2, 1)
-PITCH: Final = 0  # the rank of longer rows, which a declaration alone may say
+# Of these ranks: longer rows, which a declaration alone may say; XORs; transpositions.
+PITCH, _XOR, _TRANSPOSITION = 0, 2, 3
 # Columns of a flat array that threads may go down.
 _MOST_COLUMNS: Final = 2
 # Warp instructions that are looked at to rank them.
@@ -202,7 +203,7 @@ class Plan(NamedTuple):
     files: dict[str, bytes]  # the changed files, by path
     remark: str = ""  # what is left to do by hand
     open_column: str | None = None  # as of a `Walk`
-    pitched: bool = False  # rows of a flat array became longer at every place that computes an index
+    at_every_index: bool = False  # of a flat array, every place that computes an index is changed
 
 
 class Plans(NamedTuple):
@@ -282,9 +283,10 @@ class SourceCode(Struct, frozen=True):
                 if form is Pitched and not extents and len(edits) < 2:
                     continue  # no index has rows of this length
                 changed = {file.path: rendered(file, edits) for file in source.files}
-                pitched = form is not Moved and not extents
-                rank = 2 if move.terms else 3 if move.rows else rank
-                yield Plan(0, rank, move, changed, change.remark, change.open_column, pitched)
+                at_every_index = form is not Moved and not extents
+                rank = _XOR if move.terms else _TRANSPOSITION if move.rows else rank
+                # Its wavefronts are those that `Ranking` expects.
+                yield Plan(0, rank, move, changed, change.remark, change.open_column, at_every_index)
 
         may_transpose = bool(variable.extents) and variable.extents[0] is not None
         ranking = Ranking(evaluation, array, gpu, element, extents, may_transpose)

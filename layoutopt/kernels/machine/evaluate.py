@@ -34,10 +34,10 @@ _SHARED_COST: Final = 6
 _LOCAL_COST: Final = 2
 # Where the first block is not certain, the others may take so many times its steps, or so many steps.
 _MOST_TIMES: Final = 32
-# A step of so many rows takes twice as long as that of one block; so few blocks are not evaluated as a box.
+_FEW_STEPS: Final = 10_000
+# So many warps more cost a step as much again; so few blocks are not evaluated as a box.
 _ROWS_A_STEP: Final = 128
 _FEW_BLOCKS: Final = 4
-_FEW_STEPS: Final = 10_000
 _LIKE_THE_FIRST: Final = (
     "blocks that may differ from the first one count as it does: what each of them does is not counted"
 )
@@ -175,7 +175,7 @@ class _Run:
         indices = (index for box in boxes_left for index in box.indices())
         while batch := list(itertools.islice(indices, batch_blocks)):
             self.parts.append((self.counted(np.array(batch, np.int64)), 1))
-        self.parts.insert(0, (first, 0))
+        self.parts.insert(0, (first, 0))  # for its trace: the block is counted among the others
         return boxes_done + blocks_left
 
     def _cut(self, whole: Box) -> list[Box]:

@@ -116,13 +116,18 @@ def _symbols(sections: list[Section]) -> Iterator[tuple[int, ...]]:
 
 
 def kernel_info(sections: list[Section], name: str) -> dict[str, Any]:
-    """What the sections of a cubin say of a kernel, by fields of its `Program`."""
+    """What the sections of a cubin say of a kernel, by fields of its `Program`; others are left out.
+
+    Raises:
+        ProblemFileError: the parameters are not as a compiler writes them.
+    """
     by_name = {section.name: section for section in sections}
     parameters: dict[int, Parameter] = {}
     base = None
     info = by_name.get(f".nv.info.{name}")
     for attribute, payload in _attributes(info.content if info is not None else b""):
         if attribute == _PARAMETER and len(payload) >= 12:
+            # Its number, its offset, and bits: from 8 on the space it points to, from 18 on its size.
             _, ordinal, offset, bits = struct.unpack_from("<IHHI", payload)
             size, space = bits >> 18, bits >> 8 & 15
             if offset + size > MAX_PARAMETER_BYTES:
@@ -135,7 +140,7 @@ def kernel_info(sections: list[Section], name: str) -> dict[str, Any]:
     constants: dict[int, bytes] = {}
     for section in sections:
         match = re.fullmatch(r"\.nv\.constant(\d{1,2})(?:\.(.*))?", section.name)
-        if match and int(match[1]) and match[2] in (None, name):
+        if match and int(match[1]) and match[2] in (None, name):  # bank 0 is what a launch gives
             constants[int(match[1])] = section.content[:MAX_CONSTANT_BYTES]
     user = next((k for k, section in enumerate(sections) if section.name == _USER_CONSTANTS), None)
     unset = {} if user is None else {_USER_BANK: tuple(_zeros(sections, user))}
@@ -143,6 +148,7 @@ def kernel_info(sections: list[Section], name: str) -> dict[str, Any]:
     said: dict[str, Any] = {"constants": constants, "unset": unset}
     said["parameters"] = tuple(parameters[k] for k in range(len(parameters)))
     said |= {"static_bytes": shared.size} if shared is not None else {}
+    # Of registers: the number of the kernel's symbol, how many.
     common, number = by_name.get(".nv.info"), dict(kernels(sections)).get(name)
     for attribute, payload in _attributes(common.content if common is not None else b""):
         if attribute == _REGISTERS and len(payload) >= 8 and struct.unpack_from("<I", payload)[0] == number:
