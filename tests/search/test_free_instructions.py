@@ -264,6 +264,22 @@ def test_a_vector_that_is_given():
         check_instructions(other, assigned(other, found), gpu)
 
 
+def test_the_elements_of_a_vector_that_is_given_are_those_that_threads_move():
+    """Four rows of a column in a load: whatever moves them, each thread has the elements that the file says."""
+    read = {**access_from("r: load 16 [4*(tid % 16), tid // 16 + 4*k]; k<8"), "vector": [[1, 0], [2, 0]]}
+    write = "w: store 4 [i, tid]; i<64; where tid < 32"
+    asked = problem_of("64x32 f32, 64 threads", write, {**read, "instructions": "free"})
+    chosen = assigned(asked, solve(asked))
+    assert (chosen.accesses[1].bytes, chosen.accesses[1].vector) == (4, None)
+    element = (
+        case_of(chosen, device("sm_90")).lanes.accesses[1].element.reshape(-1, 64)
+    )  # by iteration, thread
+    held = [{divmod(e, 32) for e in of_thread} for of_thread in element.T.tolist()]
+    assert held == [
+        {(4 * (tid % 16) + row, tid // 16 + 4 * k) for row in range(4) for k in range(8)} for tid in range(64)
+    ]
+
+
 ROWS = access_from("rows: store [4*i + tid // 8, 4*(tid % 8)]; i<8")
 NARROW = {**ROWS, "bytes": 8, "index": ["4*i + tid // 8", "4*(tid % 8) + 2*p"], "for": {"i": 8, "p": 2}}
 NARROWEST = {**ROWS, "bytes": 4, "index": ["4*i + tid // 8", "4*(tid % 8) + p"], "for": {"i": 8, "p": 4}}
