@@ -115,9 +115,8 @@ def trace(problem: Problem, device: Device) -> Trace:
             raise ProblemFileError(f"accesses[{i}].any", wrong)
         lane_accesses += math.prod(access.loops.values()) * warps * device.lanes
         if lane_accesses > MAX_LANE_ACCESSES:
-            raise ProblemFileError(
-                f"accesses[{i}].for", f"more than {MAX_LANE_ACCESSES} lane accesses in all; shorten the loops"
-            )
+            wrong = f"{lane_accesses} lane accesses in all, of at most {MAX_LANE_ACCESSES}; shorten the loops"
+            raise ProblemFileError(f"accesses[{i}].for", wrong)
         with under(f"accesses[{i}]"):
             by_itself = access.hardware is not None
             unweighted.append((_without_lanes if by_itself else _unweighted)(access, problem, device))
@@ -303,19 +302,20 @@ def _check_whole_warps(
 
 def _weights(access: Access) -> IntArray | Fraction:
     """The weight of an access: one number, or int64 of shape (iterations,) where the file has a formula."""
-    wrong = ProblemFileError("weight", f"a weight lies in 0..{MAX_WEIGHT}")
+    needed = f"a weight lies in 0..{MAX_WEIGHT}, not at"
     if not isinstance(access.weight, str):
         weight = Fraction(str(access.weight))
         if not 0 <= weight <= MAX_WEIGHT:
-            raise wrong
+            raise ProblemFileError("weight", f"{needed} {access.weight}")
         return weight
     env = environment(access, 1, 1)
     loops = {name: env[name] for name in access.loops}
     with under("weight"):
         values = evaluate(parse(access.weight, frozenset(loops)), loops)
     weights = np.broadcast_to(values, (math.prod(access.loops.values()), 1))[:, 0]
-    if ((weights < 0) | (weights > MAX_WEIGHT)).any():
-        raise wrong
+    outside = weights[(weights < 0) | (weights > MAX_WEIGHT)]
+    if outside.size:
+        raise ProblemFileError("weight", f"{needed} {outside[0]}")
     return weights
 
 

@@ -212,7 +212,7 @@ def _convert(
         if current().spent:
             break
     if best is None:
-        why = f"the elements of all lanes of a warp need more than {max_bytes} bytes at a time"
+        why = f"where all lanes of a warp store together, their elements need more than {max_bytes} bytes"
         return made("infeasible", reason=why)
     listed = tuple(instructions(best, (source["register"], destination["register"]), element_bits))
     wavefronts = _count(listed, gpu)
