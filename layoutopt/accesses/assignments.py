@@ -353,6 +353,7 @@ def with_assignment(work: Work, assignment: Assignment, access: Access, threads:
     tid = own
     if assignment.swapped_tid is not None:
         swapped = simplify(substituted(assignment.swapped_tid, {"tid": own, ROUND: round_}), ranges)
+        # Every thread of the block reads the table inside, those that take no part, too.
         tid = read_inside(swapped, {**ranges, "tid": (0, threads - 1)})
     index = []
     for d, units in enumerate(_coordinates_in_units(work, assignment)):

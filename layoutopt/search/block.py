@@ -221,21 +221,21 @@ class _Tiles:
         units = self.units
         excess, floor = _excess(explored.points), sum((unit.front.floor for unit in units), Fraction(0))
         optimal = all(point.result.status is Status.OPTIMAL for point in explored.points)
-        if not self.block.layout.objective.counts_only:
-            least_bytes = Bound(self.elements, EVERY_LAYOUT)
-            return Bound(_number(min(floor, excess)), EVERY_LAYOUT), least_bytes, optimal and tight
+        if not self.block.layout.objective.counts_only:  # instructions or time come first
+            bytes_bound = Bound(self.elements, EVERY_LAYOUT)
+            return Bound(_number(min(floor, excess)), EVERY_LAYOUT), bytes_bound, optimal and tight
         above_bound = explored.key.cost.value - explored.bound.cost.value
-        best = above_bound <= 0
+        is_least = above_bound <= 0
         settled = all(unit.is_settled for unit in units)
         # Of open widths the costs are wavefronts: they bound the excess with the widths that were chosen.
         least_excess = excess - max(above_bound, Fraction(0)) if settled or optimal else floor
         least_excess = max(least_excess, Fraction(0))
-        size = min(explored.bound.bytes, total) if best else self.elements
+        size = min(explored.bound.bytes, total) if is_least else self.elements
         scope = _scope(units, limit)
         return (
             Bound(_number(least_excess), EVERY_LAYOUT if least_excess <= floor else scope),
             Bound(size, EVERY_LAYOUT if size == self.elements else scope),
-            best and size == total and (settled or optimal),
+            is_least and size == total and (settled or optimal),
         )
 
 

@@ -98,6 +98,7 @@ def propose(search: Search, _: Proposal | None) -> Proposal | None:
     served, refused, complete = ranked(case)
     fitting = [c for c in served if limit is None or c.bytes <= limit]
     best = next((c for c in fitting if not (ask.conflict_free and c.weighted)), None)
+    # Why the search is left open, and what else is to be said.
     left, reason = "", _reason(case, served, fitting, refused)
     scope = f"the layouts of {_named(problem)}" + ("" if direct else side_by_side(problem))
     # The bound of the excess is that of the layouts as good in what comes before it.
@@ -116,7 +117,7 @@ def propose(search: Search, _: Proposal | None) -> Proposal | None:
         left, reason = STOPPED, reason if served else ""
     least = min((c.weighted for c in alike), default=0) if complete else 0
     plain = min((c.plain for c in alike), default=0) if complete else 0
-    size = problem.tile.bytes
+    size = problem.tile.bytes  # of the layouts with that excess: the best is the smallest of them
     if complete:
         size = best.bytes if best else min((c.bytes for c in served), default=size)
     return Proposal(

@@ -189,25 +189,26 @@ class _Tree:
         active = self.words >= 0
         lanes_with = {bit: lane_bits((self.words >> bit & 1 == 1) & active) for bit in {*sources, *targets}}
         # Every set of sources as a mask, with the lanes in which it flips its target.
-        masks, flips = np.zeros(1, np.int64), np.zeros_like(lane_bits(active))[None]
+        masks, flipped_lanes = np.zeros(1, np.int64), np.zeros_like(lane_bits(active))[None]
         for bit in sources:
             masks = np.concatenate([masks, masks | 1 << bit])
-            flips = np.concatenate([flips, flips ^ lanes_with[bit]])
+            flipped_lanes = np.concatenate([flipped_lanes, flipped_lanes ^ lanes_with[bit]])
         # Whether a mask flips its target in the last block, which is not full.
         flips_last = np.bitwise_count(masks & last).astype(np.int64) % 2
         for bit in targets:
             selects = (self.low <= bit) & (bit < self.high)  # a bank, by phase
             allowed = masks & ~question.field.sources(bit) == 0
-            if bit not in question.rules.targets:
+            if bit not in question.rules.targets:  # it keeps its value
                 allowed = masks == 0
+            # A vector that begins at one of these offsets would be torn if the bit were flipped there.
             for target, offsets in question.rules.unflipped:
                 for offset in offsets if target == bit else ():
                     allowed &= np.bitwise_count(masks & offset) % 2 == 0
             if question.shifts is not None:
                 allowed &= np.bitwise_count(masks >> bit) <= question.shifts
-            elif not selects.any():
+            elif not selects.any():  # masks then differ in what they do to the last block alone
                 allowed = _first_of_each(flips_last, allowed)
-            lanes = np.where(selects, flips ^ lanes_with[bit], 0).astype(flips.dtype)
+            lanes = np.where(selects, flipped_lanes ^ lanes_with[bit], 0).astype(flipped_lanes.dtype)
             yield bit, _Row(masks, lanes, flips_last, selects.astype(np.int64)).only(allowed)
 
     def _patterns(self) -> list[int]:

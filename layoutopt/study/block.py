@@ -90,7 +90,8 @@ def check_answer(problem: Problem | Block, gpu: Device, answer: Result | Arrange
             tile, at = tiles[place.tile], f"tiles[{k}].places[{j}]"
             if place.stages != tile.stages:
                 raise ProblemFileError(f"{at}.stages", f"expected {tile.stages}, as the file has it")
-            count = tile.elements * tile.element_bits // shared.tile.element_bits  # of the shared elements
+            # The tile takes the first elements of the tile that is shared, in row-major order.
+            count = tile.elements * tile.element_bits // shared.tile.element_bits
             least = int(offsets[:count].max()) + shared.tile.storage.element_bytes
             if place.bytes < least:
                 raise ProblemFileError(f"{at}.bytes", f"{place.tile} takes {least}, not {place.bytes}")

@@ -385,17 +385,18 @@ def _why_it_works(case: Case, result: Result, in_use: Node | None = None) -> Ite
     stored = case.problem.tile.storage
     before: Layout | Node = row_major(stored.shape, stored.element_bytes)
     title, subject = "Row-major", "Row-major, with no pad and no swizzle,"
-    is_good = (  # the layout in use, so that the row-major one stands before the answer
+    in_use_has_none = (  # no conflicts: then the row-major layout is told before the answer
         in_use is not None
         and _why_unsound(case, in_use) is None
         and not any(access.excess for access in case.measure(in_use))
     )
-    if in_use is not None and not is_good:
+    if in_use is not None and not in_use_has_none:
         before, title = in_use, f"In use, {to_text(in_use)}"
         subject = f"The layout in use, {to_text(in_use)},"
     if (unsound := _why_unsound(case, before)) is not None:
         yield f"{subject} cannot hold this tile: {unsound}."
     worst: Instruction | None = None  # the one of the most excess before
+    # Row-major can be counted even where it tears vectors; of a formula that may not hold.
     if unsound is None or before is not in_use:
         reports = case.reports(case.count(case.table(before)))
         access = max(range(len(reports)), key=lambda k: reports[k].excess)
@@ -407,7 +408,7 @@ def _why_it_works(case: Case, result: Result, in_use: Node | None = None) -> Ite
     yield from _on_solution(case, result, before, worst)
     if case.problem.is_dictated and result.layout is not None and result.reason:
         yield f"Of {result.proof.excess.scope}: {result.reason}."
-    if is_good and in_use is not None:
+    if in_use_has_none and in_use is not None:
         yield f"The layout in use, {to_text(in_use)}, has no conflicts."
 
 
