@@ -64,7 +64,7 @@ class LaneTrace(Struct, frozen=True, dict=True):
         return self.starts[:, None] + np.arange(self.width_elements)
 
 
-class Trace(Struct, frozen=True, eq=False):
+class Trace(Struct, frozen=True, eq=False, dict=True):
     """All accesses of a problem; a weight of 1 in the file is `weight_unit` here. Equal only to itself."""
 
     accesses: tuple[LaneTrace, ...]
@@ -86,8 +86,11 @@ class Trace(Struct, frozen=True, eq=False):
         """Whether some instruction that touches the tile has weight 0."""
         return any(((a.weight == 0) & a.active.any(axis=1)).any() for a in self.accesses)
 
+    @cached_property
     def with_least_weights(self) -> "Trace":
-        """The same with weight 1, the least there is, in the place of weight 0."""
+        """The same with weight 1, the least there is, in the place of weight 0; itself where none is 0."""
+        if not self.has_weightless:
+            return self
         accesses = tuple(replace(a, weight=np.maximum(a.weight, 1)) for a in self.accesses)
         return replace(self, accesses=accesses)
 

@@ -377,27 +377,38 @@ def _folded(model: PlacementModel, padded: IntArray) -> IntArray | None:
     if not (model.symmetric and one_element_chunks and 0 < len(beyond) <= _MOST_FOLDED):
         return None
     holes = np.setdiff1d(np.arange(len(flat)), flat)
+    phase, element, _, times, *_ = model.units
+    bank = flat[element] % row_elements
+    fixed = flat[element] < len(flat)
+    room = np.repeat([[p.least] for p in model.phases], row_elements, axis=1)  # by phase and bank
+    np.subtract.at(room, (phase[fixed], bank[fixed]), times[fixed])
+    moving = np.stack([phase, element, times])[:, ~fixed].T.tolist()
+    open_to = {e: np.isin(np.arange(row_elements), holes % row_elements) for e in beyond}
+    for p, e, n in moving:
+        open_to[e] &= room[p] >= n
+    if not all(banks.any() for banks in open_to.values()):
+        return None
     solver = Model()
-    at = {e: [solver.boolean() for _ in range(row_elements)] for e in beyond}
+    at = {e: {k: solver.boolean() for k in np.flatnonzero(banks).tolist()} for e, banks in open_to.items()}
     for literals in at.values():
-        solver.exactly_one(literals)
-    for position, room in enumerate(np.bincount(holes % row_elements, minlength=row_elements).tolist()):
-        solver.at_most([(literals[position], 1) for literals in at.values()], room)
-    for phase in model.phases:
-        moving = [(e, n) for e, _, n in phase.units if e in at]
-        load = [0] * row_elements
-        for e, _, n in phase.units:
-            load[int(flat[e]) % row_elements] += n if e not in at else 0
-        for position in range(row_elements if moving else 0):
-            solver.at_most([(at[e][position], n) for e, n in moving], phase.least - load[position])
+        solver.exactly_one([*literals.values()])
+    for k, free in enumerate(np.bincount(holes % row_elements, minlength=row_elements).tolist()):
+        solver.at_most([(literals[k], 1) for literals in at.values() if k in literals], free)
+    loads: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for p, e, n in moving:
+        for k, literal in at[e].items():
+            loads.setdefault((p, k), []).append((literal, n))
+    for (p, k), load in loads.items():
+        if len(load) > 1:
+            solver.at_most(load, int(room[p, k]))
     answer = solver.solve(1, _FOLD_EFFORT)
     if not _is_solved(answer):
         return None
     table = flat.copy()
     holes_at = [holes[holes % row_elements == k].tolist() for k in range(row_elements)]
     for e, literals in at.items():
-        position = next(k for k, literal in enumerate(literals) if answer.values[literal])
-        table[e] = holes_at[position].pop(0)
+        bank_of = next(k for k, literal in literals.items() if answer.values[literal])
+        table[e] = holes_at[bank_of].pop(0)
     return table * size
 
 

@@ -58,7 +58,7 @@ def at_floor(scene: Scene) -> Proposal | None:
     case, tile = scene.case, scene.tile
     if scene.counted is not scene.trace or why_none_is_searched(case):
         return None
-    lanes = case.lanes.with_least_weights() if case.lanes.has_weightless else case.lanes
+    lanes = case.lanes.with_least_weights
     table = exchanged(phase_sets(lanes, tile), lanes, tile)
     return None if table is None else as_table(case.lowered, table, scene.none("", scene.scope, False))
 
@@ -128,18 +128,17 @@ def smallest(case: Case, start: FreeAssignment, ask: Ask) -> list[FreeAssignment
     def floor(lanes: Trace) -> int:
         return counting_excess(phase_sets(lanes, tile))[0]
 
-    wanted = start.excess if not bytes_first and start.excess is not None else floor(case.lanes)
-    found = placed(case.lanes, wanted)
-    if found is None or found.excess is None or not (bytes_first or found.excess == wanted):
-        return []
-    if case.lanes.has_weightless and found.complete and found.excess == wanted:
+    least = floor(case.lanes)
+    wanted = start.excess if not bytes_first and start.excess is not None else least
+    if case.lanes.has_weightless and wanted == least:
         # Accesses of weight 0 should have no conflicts, either, where that costs nothing.
-        lanes = case.lanes.with_least_weights()
-        least = floor(lanes)
-        better = placed(lanes, least)
-        if better is not None and better.complete and better.excess == least:
-            return [replace(better, excess=found.excess, bound=found.bound)]
-    return [found]
+        lanes = case.lanes.with_least_weights
+        every = placed(lanes, floor(lanes))
+        if every is not None and every.complete and every.excess == floor(lanes):
+            return [replace(every, excess=least, bound=least)]
+    found = placed(case.lanes, wanted)
+    met = found is not None and found.excess is not None and (bytes_first or found.excess == wanted)
+    return [found] if found is not None and met else []
 
 
 def as_table(problem: Problem, free: FreeAssignment, proposal: Proposal) -> Proposal:
