@@ -1,8 +1,8 @@
 """`layoutopt.convert`: a tile from one register layout to another, with the instructions that do it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal, NamedTuple, get_args
 
 import msgspec
 import numpy as np
@@ -206,31 +206,38 @@ def _convert(
     shuffles = _shuffles(source, destination, tile.element_bytes)
     made = partial(made, proof=Bound(lower, _EVERY), shuffles=shuffles)
     max_bits = (max_bytes >> element_bits).bit_length() - 1 if max_bytes is not None else _NO_LIMIT
-    best: Plan | None = None
-    for plan in plans(stored, loaded, element_bits, shared, Room(max_bits, minimise == "instructions")):
-        best = plan if best is None else min(best, plan, key=lambda plan: _rank(plan, minimise))
-        if current().spent:
+    registers_of = source["register"], destination["register"]
+
+    def by_rank() -> Iterator[Plan]:
+        """The plans for the room that is asked for, then for the other."""
+        for fills in (minimise == "instructions", minimise != "instructions"):
+            found = plans(stored, loaded, element_bits, shared, Room(max_bits, fills))
+            yield from sorted(found, key=lambda plan: _rank(plan, minimise))
+
+    best: _Counted | None = None
+    for plan in by_rank():
+        counted = _counted(plan, tuple(instructions(plan, registers_of, element_bits)), gpu)
+        best = min(best or counted, counted, key=lambda one: (one.wavefronts, *_rank(one.plan, minimise)))
+        if best.wavefronts == lower or current().spent:
             break
     if best is None:
         why = f"where all lanes of a warp store together, their elements need more than {max_bytes} bytes"
         return made("infeasible", reason=why)
-    listed = tuple(instructions(best, (source["register"], destination["register"]), element_bits))
-    wavefronts = _count(listed, gpu)
-    if wavefronts < lower:
-        raise VerificationError(f"{wavefronts} wavefronts, fewer than the bound {lower}")
+    if best.wavefronts < lower:
+        raise VerificationError(f"{best.wavefronts} wavefronts, fewer than the bound {lower}")
     return made(
-        "optimal" if wavefronts == lower else "feasible",
-        bytes=tile.element_bytes << best.offset_bits,
-        wavefronts=wavefronts,
-        rounds=best.rounds,
-        instructions=listed,
+        "optimal" if best.wavefronts == lower else "feasible",
+        bytes=tile.element_bytes << best.plan.offset_bits,
+        wavefronts=best.wavefronts,
+        rounds=best.plan.rounds,
+        instructions=best.instructions,
         register_copies=_repeated_registers(destination["register"]),
-        layout=tuple(tuple(map(int, np.unravel_index(v, tile.shape))) for v in best.offset),
+        layout=tuple(tuple(map(int, np.unravel_index(v, tile.shape))) for v in best.plan.offset),
     )
 
 
 def _rank(plan: Plan, minimise: Minimise) -> tuple[int, ...]:
-    """What plans are compared by, the least first; wavefronts are those of the closed form."""
+    """What plans are compared by, the least first; wavefronts are those of the closed form, at least."""
     if minimise == "bytes":
         return plan.wavefronts, plan.offset_bits, plan.instructions
     return plan.wavefronts, plan.instructions, plan.rounds, plan.offset_bits
@@ -340,11 +347,21 @@ def _shuffles(source: Vectors, destination: Vectors, element_bytes: int) -> int 
     return -(-moved * element_bytes // 4) << len(destination["warp"])
 
 
-def _count(listed: Sequence[Instruction], gpu: Device) -> int:
-    """Wavefronts of all instructions in all warps, by the conflict engine."""
+class _Counted(NamedTuple):
+    """A plan as instructions, and the wavefronts of all of them in all warps."""
+
+    plan: Plan
+    instructions: tuple[Instruction, ...]
+    wavefronts: int
+
+
+def _counted(plan: Plan, listed: tuple[Instruction, ...], gpu: Device) -> _Counted:
+    """The plan's instructions as the conflict engine counts them; addresses must be aligned."""
     total = 0
     for instruction in listed:
         address, operation = instruction.byte_address, instruction.operation
+        if (address[address >= 0] % operation.width_bytes).any():
+            raise VerificationError(f"{instruction.op} at an address that is no multiple of its bytes")
         counts = count_wavefronts(np.maximum(address, 0), address >= 0, operation, gpu.rule(operation))
         total += int(counts.wavefronts.sum())
-    return total
+    return _Counted(plan, listed, total)

@@ -236,6 +236,7 @@ class _Pair:
         space = self._space([*vectors, *filter(None, pairs)], room)
         if functionals is None or space is None:
             return None
+        pairs = self._aligned(pairs, vectors, functionals)
 
         def reduced(vector: int) -> int:
             """The vector plus one of V at which all functionals vanish: its part beyond V."""
@@ -330,6 +331,15 @@ class _Pair:
                     return None
                 pairs[i] = choices[0]
         return pairs[0], pairs[1]
+
+    def _aligned(self, pairs: tuple[int, int], vectors: list[int], functionals: list[int]) -> tuple[int, int]:
+        """The pairs plus registers of their rows, so that both rows begin at a multiple of their bytes."""
+        aligned = []
+        for move, pair in zip(self.moves, pairs, strict=True):
+            for vector, functional in zip(vectors[: move.register_bits], functionals, strict=False):
+                pair ^= vector * ((functional & pair).bit_count() & 1)
+            aligned.append(pair)
+        return aligned[0], aligned[1]
 
     def _whole_words(self, chain: list[int]) -> list[int]:
         """The basis of V up to a word, if possible by lanes of both sides, which are then free."""
