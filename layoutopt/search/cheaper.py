@@ -181,7 +181,9 @@ class Cheaper:
                 listed = (
                     candidate_of(self.scene.space, together.pieces(n)) for n in self._unrefuted(together)
                 )
-                left = sorted((c for c in listed if c is not None), key=by_cost)
+                # Strides of a given multiple may pad what is in its own bytes with strides of any length.
+                dense = (c for c in listed if c is not None and c.span <= best.candidate.span)
+                left = sorted(dense, key=by_cost)
                 while left:
                     if self.scene.holds(unswizzled := Solution(left.pop(0), {}), self.scene.floor):
                         yield unswizzled

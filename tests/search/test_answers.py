@@ -71,6 +71,10 @@ ANSWERS = {
         "1x32 f32, 8 threads; pitch_multiple_bytes 48; families none\na: load 4 [0, tid]", {},
         {"status": "optimal", "bytes": 128, "excess": 0},
     ),
+    "an order in its own bytes has pads where strides are multiples: it took 1,004": (
+        "3x32 f32, 32 threads; pitch_multiple_bytes 32; max_bytes 400\na: store 4 [tid % 3, 2*j + 1]; j<4", {},
+        {"status": "optimal", "bytes": 384, "excess": 0},
+    ),
     "column 0 of a page beside 16 bytes, of which an XOR inside a row of two banks would take two words": (
         """4x4x6 f32, 8 threads
         wide: load 16 [0, 0, 0]
