@@ -24,7 +24,7 @@ from layoutopt.hardware.devices import Device
 from layoutopt.layout.formula import has_xor, offset_expression
 from layoutopt.problems.answer import Result
 from layoutopt.problems.types import Problem, Structure
-from layoutopt.search.lanes import under_layout
+from layoutopt.search.choices import settled_under
 
 
 def plan(problem: Problem, gpu: Device, answer: Result | str, unit_bytes: int = 1) -> Plan:
@@ -93,7 +93,7 @@ def _of_formula(problem: Problem, gpu: Device, text: str, unit_bytes: int) -> Pl
     try:
         node = offset_formula(text, tile)
         elements = byte_table(node, tile).repeat(tile.packed)
-        settled = under_layout(problem, gpu, elements)
+        settled = settled_under(problem, gpu, elements)
         case = case_under(settled, gpu, node)
         units = node if tile.packed == 1 else Op("//", (node, Const(tile.packed)))
     except ExpressionError as error:

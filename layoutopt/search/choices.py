@@ -29,7 +29,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from layoutopt.accesses.free_lanes import FreeLanes
+from layoutopt.accesses.free_lanes import FreeAccess, FreeLanes
 from layoutopt.accesses.instructions import (
     Owned,
     accesses_in_order,
@@ -44,6 +44,7 @@ from layoutopt.accesses.view import vector_steps, view_of
 from layoutopt.engine.case import Case, case_of
 from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.errors import LayoutError, ProblemFileError, VerificationError
+from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import OutOfTime, current, spending, unhurried
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import parse_operation
@@ -93,6 +94,18 @@ def what_ended(result: Result | Arrangement) -> str:
     else:
         by = "by the time limit" if budget.ran_out else "by the solver's effort: more time changes nothing"
     return result.reason.replace(STOPPED, f"{STOPPED}, {by}")
+
+
+def settled_under(
+    problem: Problem, gpu: Device, table: IntArray, free: Sequence[FreeAccess] | None = None
+) -> Problem:
+    """The problem with the best instructions and lanes that are found under a layout that is given.
+
+    Arguments and errors are those of `layoutopt.search.lanes.under_layout`.
+    """
+    if problem.chooses_instructions and table.min() >= 0:
+        problem = _with_instructions(problem, gpu, table)
+    return under_layout(problem, gpu, table, free)
 
 
 class _Choice(Struct, frozen=True):
@@ -266,6 +279,40 @@ class _Instructions(_Open):
                 f"with the instructions as the file has them, the best layout found takes {before:,g} "
                 f"wavefronts in {size:,} bytes; these take {after:,g}"
             )
+
+
+def _with_instructions(problem: Problem, gpu: Device, table: IntArray) -> Problem:
+    """The problem with the instructions of fewest wavefronts under a layout, each access by itself.
+
+    Of as many wavefronts, the fewest instructions; the file's own where no others are served as well.
+
+    `table`: byte offsets by row-major index.
+    """
+
+    def cost(access: Access) -> tuple[float, int]:
+        """Weighted wavefronts and instructions of a block; infinitely many where it is not served."""
+        with unhurried():
+            case = case_of(replace(problem, accesses=(access,), layout=Constraints()), gpu)
+            offsets = table if case.view is None else table[case.view.tile_index]
+            try:
+                case.check_lanes(offsets)
+            except LayoutError:
+                return math.inf, 0
+            executed = int(case.lanes.accesses[0].active.any(axis=1).sum())
+            return case.weighted_wavefronts(case.count(offsets)), executed
+
+    accesses, free = list(problem.accesses), free_ownerships(problem, gpu)
+    given = [vector_steps(a, problem.tile) for a in problem.accesses if not a.is_free]
+    widest = max(given, key=len, default=[])
+    orders = dict.fromkeys(order for start in ((), widest) if free for order in vector_orders(free, start))
+    for owner in free:
+        written = [with_given_instructions(owner.access)]
+        for order in current().while_left(orders):
+            with contextlib.suppress(ProblemFileError):  # too many pieces of the coordinates
+                written += (a for a in accesses_in_order(owner, order, problem, gpu) if a not in written)
+        costs = [cost(written[0]), *map(cost, current().while_left(written[1:]))]
+        accesses[owner.number] = written[costs.index(min(costs))]
+    return replace(problem, accesses=tuple(accesses))
 
 
 def _differs(choice: _Choice, first: _Choice) -> bool:

@@ -145,7 +145,7 @@ def own_answer(result: Result, problem: Problem, whole: Tile) -> Result | str:
             layout=layout,
             offset=to_text(element_expression(layout)),
             bytes=size,
-            declared_bytes=layout.declared_bytes,
+            declared_bytes=max(layout.declared_bytes, size),
             accesses=accesses,
             excess=excess,
             weighted_excess=None,

@@ -30,7 +30,7 @@ from layoutopt.problems.same_layout import groups, within_room
 from layoutopt.problems.target import target_of
 from layoutopt.problems.types import Block, Problem, constrained
 from layoutopt.search.block import solve
-from layoutopt.search.lanes import under_layout
+from layoutopt.search.choices import settled_under
 from layoutopt.search.packing import rounded_up
 from layoutopt.study.comparison import Row, recommend
 from layoutopt.study.edits import is_large
@@ -172,9 +172,9 @@ def _tile_audit(problem: Problem, layout: AnyLayout | None, gpu: Device, mend: b
         with unhurried():
             free = free_accesses(problem, gpu)
             natural = case_of(naturally(problem, free), gpu)
-        table = in_use(natural, layout).table.repeat(problem.tile.packed)
+        table = in_use(natural, layout).tile_table.repeat(problem.tile.packed)
         with spending(current().part(_FINDINGS_SHARE)):
-            chosen = under_layout(problem, gpu, table, free)
+            chosen = settled_under(problem, gpu, table, free)
     at_run_time = any(access.any for access in problem.accesses)
     with spending(Budget(2 * left + _COUNTING_S if left is not None and at_run_time else None)):
         options = [in_use(case, layout) for case in cases(chosen, gpu)]
@@ -365,7 +365,7 @@ def _differing_layouts(block: Block, layouts: Mapping[str, InUse]) -> Iterator[F
         if any(tile.name not in layouts for tile in (first, *others)):
             continue
         at, *at_others = (  # the offset of each byte
-            (layouts[tile.name].table[:, None] + np.arange(tile.storage.element_bytes)).ravel()
+            (layouts[tile.name].tile_table[:, None] + np.arange(tile.storage.element_bytes)).ravel()
             for tile in (first, *others)
         )
         for tile, other_at in zip(others, at_others, strict=True):

@@ -57,8 +57,17 @@ class InUse(Struct, frozen=True, dict=True):
 
     case: Case  # the tile and its accesses, with one width for each
     node: Node | None  # the formula; None of a layout that is none, such as a table
-    table: IntArray  # byte offsets by row-major index, of packed elements those of their bytes
+    table: IntArray  # byte offsets of the elements of `case.lowered`, by row-major index
     array: int | None = None  # bytes that the source declares; None where that is not known
+
+    @property
+    def tile_table(self) -> IntArray:
+        """The same in the tile's own coordinates, of packed elements those of their bytes."""
+        if self.case.view is None:
+            return self.table
+        own = np.empty_like(self.table)
+        own[self.case.view.tile_index] = self.table
+        return own
 
     @property
     def size(self) -> int:
@@ -128,32 +137,41 @@ def in_use(case: Case, layout: AnyLayout | None) -> InUse:
         if field == "published.offset" and case.problem.published is not None:
             array = case.problem.published.bytes
     if isinstance(layout, str):
-        return InUse(case, *_node_and_table(case, layout, field), array)
+        node, own = _node_and_table(case, layout, field)
+        return InUse(case, node, _as_seen(case, own), array)
     if isinstance(layout, Result):
         if layout.layout is None:
             raise ProblemFileError(field, f"a result without a layout: {layout.status}")
         layout = layout.layout
     if isinstance(layout, Layout):
         try:
-            return InUse(case, None, case.table(layout), layout.declared_bytes)
+            table = case.table(layout)
         except LayoutError as error:
             raise ProblemFileError(field, str(error)) from None
-    return InUse(case, None, _array_table(case, layout))
+        # A swizzle may reach past the pitches in full.
+        return InUse(case, None, table, max(layout.declared_bytes, case.size(table)))
+    return InUse(case, None, _as_seen(case, _array_table(case, layout)))
+
+
+def _as_seen(case: Case, own: IntArray) -> IntArray:
+    """A table in the tile's own coordinates, over those of `case.lowered`."""
+    return own if case.view is None else own[case.view.tile_index]
 
 
 def _node_and_table(case: Case, text: str, field: str) -> tuple[Node, IntArray]:
-    """A formula in a field of the file, read; and `InUse.table` of it."""
+    """A formula in a field of the file, read; and `InUse.tile_table` of it."""
     tile = case.problem.tile
     try:
         node = offset_formula(text, tile)
         return node, byte_table(bytes_formula(node, tile), tile.storage)
     except ExpressionError as error:
-        at = "" if error.position is None else f" (at {place_text(case.coordinates(error.position))})"
+        place = np.unravel_index((error.position or 0) * tile.packed, tile.shape)
+        at = "" if error.position is None else f" (at {place_text(tuple(map(int, place)))})"
         raise ExpressionError(error.reason + at, error.position, field) from None
 
 
 def _array_table(case: Case, layout: object) -> IntArray:
-    """`InUse.table` of an integer array of byte offsets, one an element, in the shape of the tile."""
+    """`InUse.tile_table` of an integer array of byte offsets, one an element, in the shape of the tile."""
     tile, field = case.problem.tile, "layout"
     if not isinstance(layout, np.ndarray):
         raise ProblemFileError(field, f"expected an expression, a layout or a table, got {layout!r:.40}")

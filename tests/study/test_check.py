@@ -111,6 +111,50 @@ def test_bytes_are_declared_as_those_of_the_answer_are(pad):
     assert {audit.declared_bytes for audit in audits} == {layout.declared_bytes} == {4 * 4 * (8 + pad)}
 
 
+def test_a_swizzle_may_reach_past_the_pitches_of_an_answer():
+    asked = problem_of("17 16B@4, 32 threads; families xor", "a: load 8 [-2*tid % 17]")
+    answer = solve(asked)
+    assert answer.bytes == 304
+    for layout in (answer, answer.layout, answer.offset):
+        assert (audit := check(asked, layout)).status == "conflicts"
+        assert (audit.bytes, audit.declared_bytes, audit.excess) == (304, 304, 3)
+
+
+@pytest.mark.parametrize(
+    "choice", [{"instructions": ["i"]}, {"op": "load", "bytes": 16, "vector": [[1, 0], [2, 0]]}]
+)
+def test_a_layout_is_held_against_vectors_across_rows(choice):
+    """Vectors given in the file, or chosen under the layout: the answer's own counts, whatever its form."""
+    read = {
+        "name": "read",
+        "op": "load",
+        "bytes": 4,
+        "index": ["tid // 16 * 8 + i", "k"],
+        "for": {"k": 8, "i": 8},
+    }
+    if "vector" in choice:
+        read |= {"index": ["tid // 16 * 8 + 4*i", "k"], "for": {"k": 8, "i": 2}}
+    fill = {
+        "name": "fill",
+        "op": "store",
+        "bytes": 4,
+        "index": ["tid // 8 + 32*i", "tid % 8"],
+        "for": {"i": 4},
+    }
+    data = {"name": "a", "tile": {"shape": [128, 8], "element": "f32"}, "threads": 256}
+    asked = from_data(data | {"accesses": [fill, read | choice]})
+    answer = solve(asked)
+    assert (answer.excess, [a.wavefronts for a in answer.accesses]) == (0, [32, 256])
+    for layout in (answer, answer.layout, answer.offset, answer.table()):
+        audit = check(asked, layout)
+        assert audit.status == "conflict_free"
+        assert [(a.wavefronts, a.ideal) for a in audit.accesses] == [(32, 32), (256, 256)]
+    rows = check(asked, "x0*8 + x1")
+    assert (rows.status, rows.accesses[1].bytes) == (
+        ("conflicts", 4) if "instructions" in choice else ("infeasible", None)
+    )
+
+
 def test_where_time_is_over_large_layouts_in_use_are_counted_and_no_more(monkeypatch):
     """The address form of each XOR takes as long as the count."""
     monkeypatch.setattr("layoutopt.study.in_use._QUICK", 0)
