@@ -63,8 +63,10 @@ _AHEAD: Final = 16
 _NAMED = 100
 # To count the phases under one linearisation: seconds of a quiet machine.
 _EFFORT_EACH, _EFFORT_AN_ENTRY = 2e-4, 5e-8
-# Of one that is refuted among many, and counted later; and as it is alone.
-_EFFORT_REFUTED = 5e-4
+# Of one that is refuted among many; and to count it later, where no layout reaches the floor.
+_EFFORT_REFUTED, _EFFORT_A_REFUTED_ENTRY = 1.5e-4, 1.5e-8
+_EFFORT_COUNTED_LATER: Final = 5e-4
+_MOST_EFFORT_LATER: Final = 1.5  # for all that are counted then, after which the others stay open
 
 
 class Verdict(Struct, frozen=True):
@@ -114,7 +116,9 @@ class ReachFloor:
         self.cheaper = Cheaper(scene, self._refuters)
         self._asked: dict[Linearisation, bool] = {}  # the last batch, and whether the refuters refute each
         self._entries = scene.tile.elements + sum(s.elements.size for s in scene.sets)
-        self._uncounted: list[Linearisation] = []  # all that they refuted
+        # Those that they refuted and that are counted where no layout reaches the floor; the effort of all
+        self._uncounted: list[Linearisation] = []
+        self._later = 0.0
         self.rounds = 0  # proposals of the model
         self._rejected: list[Linearisation] = []  # proposals that exceed a ceiling
         self.best: Solution | None = None  # smallest at the floor so far, then of the cheapest index
@@ -141,7 +145,7 @@ class ReachFloor:
             return cheapest
         if self.table is not None:
             return None
-        tally.exhausted = tally.exhausted and self.all_pitches
+        tally.exhausted = tally.exhausted and self.all_pitches and self._later <= _MOST_EFFORT_LATER
         tally.refuted = self.scene.floor + 1 if tally.exhausted else 0
         if not self.presolved:
             self._count_plain()
@@ -253,8 +257,10 @@ class ReachFloor:
         """
         scene = self.scene
         if self._is_refuted(candidate):
-            self.patience.charge(_EFFORT_REFUTED + _EFFORT_AN_ENTRY * self._entries)
-            self._uncounted.append(candidate)
+            self.patience.charge(_EFFORT_REFUTED + _EFFORT_A_REFUTED_ENTRY * self._entries)
+            self._later += _EFFORT_COUNTED_LATER + _EFFORT_AN_ENTRY * self._entries
+            if self._later <= _MOST_EFFORT_LATER:
+                self._uncounted.append(candidate)
             return Verdict(refuted=True)
         self._tell(f"{candidate.family} of {candidate.span * scene.tile.element_bytes:,} bytes")
         phases = scene.phases(candidate)

@@ -36,7 +36,7 @@ from layoutopt.study.comparison import difference
 from layoutopt.study.relaxations import Relaxations
 
 # Of the time left after the search, and effort at most, for estimates and what is faster.
-_SHARE, _MOST_EFFORT = 0.2, 0.1
+_SHARE, _MOST_EFFORT = 0.2, 0.04
 _WIDEST: Final = 16  # bytes of an access
 _NO_BLOCK_BYTES: Final = 1 << 30  # of shared memory has no block
 _PADS: Final = ("none", "order", "pad")

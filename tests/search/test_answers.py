@@ -75,6 +75,13 @@ ANSWERS = {
         "3x32 f32, 32 threads; pitch_multiple_bytes 32; max_bytes 400\na: store 4 [tid % 3, 2*j + 1]; j<4", {},
         {"status": "optimal", "bytes": 384, "excess": 0},
     ),
+    "what refuters refute is charged as what it takes: a second was not enough for what takes a twentieth": (
+        """100 3B, 64 threads
+        a0: load 1 [99 - (lane + lane) % 100]; i<8
+        a1: store 1 [(tid // 2 + 0) % 100]; i<2, j<5
+        a2: load 2 [99 - (lane + 0) % 100]; where tid > 5 and lane < 30""", {"time_limit": 1.2},
+        {"status": "optimal", "bytes": 2949, "excess": 0},
+    ),
     "column 0 of a page beside 16 bytes, of which an XOR inside a row of two banks would take two words": (
         """4x4x6 f32, 8 threads
         wide: load 16 [0, 0, 0]
