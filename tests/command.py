@@ -23,7 +23,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
 COMMAND = [sys.executable, "-c", "from layoutopt.cli import run; run()"]
 
 
-def layoutopt(*arguments, script=None, cwd=None, input=b"", warn="error", encoding="utf-8"):
+def layoutopt(*arguments, script=None, cwd=None, input=b"", warn="error", encoding="utf-8", columns=None):
     """What a command prints, and its exit code.
 
     Args:
@@ -33,6 +33,7 @@ def layoutopt(*arguments, script=None, cwd=None, input=b"", warn="error", encodi
         input: what it reads.
         warn: what warnings are.
         encoding: of its output.
+        columns: of the terminal, 80 where nothing says.
     """
     command = list(map(str, arguments))
     with tempfile.TemporaryDirectory(prefix="layoutopt-test-") as folder:
@@ -46,6 +47,7 @@ def layoutopt(*arguments, script=None, cwd=None, input=b"", warn="error", encodi
             "streams": list(map(str, streams)),
             "warn": warn,
             "encoding": encoding,
+            "columns": columns,
         }
         server.stdin.write(json.dumps(request) + "\n")
         server.stdin.flush()
@@ -86,6 +88,7 @@ def _server():
     server = subprocess.Popen(
         [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
     )
+    atexit.register(server.wait)
     atexit.register(server.kill)
     return server
 
@@ -110,13 +113,15 @@ def _serve():
         print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 
 
-def become(run, command, script, cwd, streams, warn="default", encoding="utf-8"):
+def become(run, command, script, cwd, streams, warn="default", encoding="utf-8", columns=None):
     """Be the command, with these files as its streams: never returns."""
     code = 1
     try:
         for number, path in enumerate(streams):
             os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT if number else os.O_RDONLY), number)
         os.chdir(cwd)
+        if columns is not None:
+            os.environ["COLUMNS"] = str(columns)
         warnings.simplefilter(warn)
         sys.argv = command
         sys.stdin = open(0)  # noqa: SIM115

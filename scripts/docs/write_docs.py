@@ -14,14 +14,16 @@ import contextlib
 import gzip
 import io
 import json
-import os
 import re
 import shlex
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+
+sys.path.append(str(Path(__file__).parents[2] / "tests"))  # where commands are forked
+
+from command import layoutopt
 
 from layoutopt.files.file import json_schema
 from layoutopt.hardware.devices import devices
@@ -31,7 +33,6 @@ from layoutopt.hardware.operations import spelling
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 BLOCK = re.compile(r"((?:<!-- [^\n]* -->\n)*)```console\n(.*?)```", re.S)
 NEEDS_NVCC = "<!-- nvcc -->"
 BENCH = re.compile(r"<!-- bench (\S+) -->\n(?:\n?\|[^\n]*\n(?:\|[^\n]*\n)*\n[^\n]*\n)?")
@@ -73,8 +74,10 @@ def _bench(name: str) -> str:
 
 
 def _model(arguments: str, folder: Path) -> str:
-    command = [sys.executable, str(ROOT / "scripts/docs/print_model.py"), *shlex.split(arguments)]
-    done = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=True)
+    script = ROOT / "scripts/docs/print_model.py"
+    done = layoutopt(*shlex.split(arguments), script=script, cwd=folder, warn="default")
+    if done.returncode:
+        raise SystemExit(f"{script.name} {arguments}: {done.stderr}")
     return f"<!-- model {arguments} -->\n```text\n{done.stdout}```"
 
 
@@ -125,9 +128,7 @@ def run(command: str, folder: Path, code: int) -> str:
     program, *arguments = shlex.split(command.removeprefix("$ "))
     if program != "layoutopt":
         raise SystemExit(f"{command}: only layoutopt is run")
-    start = "import sys; sys.argv[0] = 'layoutopt'; from layoutopt.cli import run; run()"
-    command_line, env = [sys.executable, "-c", start, *arguments], {**ENVIRONMENT, "COLUMNS": "100"}
-    done = subprocess.run(command_line, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    done = layoutopt(*arguments, cwd=folder, warn="default", columns=100)
     if done.returncode != code:
         raise SystemExit(f"{command}: exit code {done.returncode}, not {code}: {done.stderr}")
     return done.stdout or (done.stderr if code else "")
