@@ -30,20 +30,22 @@ def ends(step):
 
 
 def counted(*asked, **options):
-    found = evaluation(*asked, **options)
+    return counts_of(evaluation(*asked, **options))
+
+
+def counts_of(found):
     tallies = [(t.executions, t.wavefronts, t.phases, t.unknown) for t in found.tallies.values()]
     return tallies, found.certain
 
 
-def traced(*asked, **options):
+def traced(found):
     """Of each step in the traces: warps, lanes and the sum of their addresses, over all rounds."""
 
     def sums(one):
         parts = (len(one.warps), one.lanes.sum(), np.where(one.lanes, one.address, 0).sum())
         return np.array(parts, np.int64) * one.times
 
-    traces = evaluation(*asked, **options).traces
-    return {index: sum(map(sums, ones)).tolist() for index, ones in traces.items()}
+    return {index: sum(map(sums, ones)).tolist() for index, ones in found.traces.items()}
 
 
 def evaluation(program_, rounds, every_round=False, blocks=1, at_once=False, **options):
@@ -56,10 +58,11 @@ def evaluation(program_, rounds, every_round=False, blocks=1, at_once=False, **o
         return evaluate(program_, launch, device("sm_90"), **options)
 
 
-def costs_what_its_rounds_cost(*asked, count=None, **options):
-    """However short the loop is, what is counted at once is what executing every round gives."""
-    count = count or counted
-    assert count(*asked, at_once=True, **options) == count(*asked, every_round=True, **options)
+def costs_what_its_rounds_cost(*asked, **options):
+    """However short the loop is, what is counted at once is what executing every round gives; so are the traces."""
+    one, other = (evaluation(*asked, **{way: True}, **options) for way in ("at_once", "every_round"))
+    assert counts_of(one) == counts_of(other)
+    assert traced(one) == traced(other)
 
 
 ZERO = ("MOV R3, RZ",)
@@ -204,8 +207,7 @@ def test_loops_in_loops_in_loops_cost_what_their_rounds_cost(bound, part):
     again = "IADD3 R61, R61, 0x1, RZ; ISETP.LT.U32.AND P2, PT, R61, 0xc, PT; @P2 BRA `(.L_MIDDLE)"
     before = (*ZERO, "SHF.L.U32 R5, R2, 0x2, RZ; SHF.L.U32 R4, R2, 0x4, RZ")
     program_ = kernel(before, (*middle, again, "IADD3 R4, R4, 0x4, RZ", *ends(1)))
-    for count in (counted, traced):
-        costs_what_its_rounds_cost(program_, 10, count=count)
+    costs_what_its_rounds_cost(program_, 10)
 
 
 def test_rounds_of_several_blocks_whose_memory_is_held():

@@ -238,6 +238,12 @@ def apply(swizzle, offset):
     return offset ^ sum((offset & mask).bit_count() % 2 << bit for bit, mask in swizzle.items())
 
 
+@cache
+def moved(span, banks, vector):
+    """Of every swizzle, where each word goes."""
+    return [[apply(one, word) for word in range(span)] for one in swizzles(span, banks, vector)]
+
+
 def best(shape, accesses, lanes, banks, families, multiple=1, most=None):
     """The least weighted excess, and the fewest elements of storage at that excess."""
     found = None
@@ -263,8 +269,8 @@ def layouts(shape, accesses, banks, families, multiple=1, within=None):
     starts = starts_of_pairs(accesses)
     seen = set()
     for table, span, swizzled in linearisations(shape, vector, banks, families, starts, multiple, within):
-        for swizzle in swizzles(span, banks, vector) if swizzled else [{}]:
-            offsets = tuple(apply(swizzle, v) for v in table)
+        for places in moved(span, banks, vector) if swizzled else [range(span)]:
+            offsets = tuple(places[word] for word in table)
             if offsets not in seen and all(whole(offsets, 2, start) for start in starts):
                 seen.add(offsets)
                 yield offsets

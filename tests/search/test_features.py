@@ -120,8 +120,9 @@ def problem(names):
     for name, (change, _) in FEATURES.items():
         if name in names:
             change(data)
-    if "instructions first" in names:  # a search of every family would take most of the time of all
-        data.setdefault("layout", {}).setdefault("families", ["none", "pad", "xor"])
+    if "instructions first" in names:  # pads of any size, too, would take most of the time of all
+        padded = ["pad"] if {"pitch", "max_bytes"} & set(names) else []
+        data.setdefault("layout", {}).setdefault("families", ["none", *padded, "xor"])
     return data
 
 
