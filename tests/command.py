@@ -5,6 +5,7 @@ process has: its exit code, its streams, its working directory. Tests of start-u
 """
 
 import atexit
+import gc
 import importlib
 import json
 import os
@@ -103,9 +104,14 @@ def import_package():
 
 
 def _serve():
-    """Fork a command for each line that comes, and say how it ended."""
+    """Fork a command for each line that comes, and say how it ended.
+
+    A command that collects garbage would copy every page that it inherits.
+    """
     sys.path[0] = ""
     run = import_package()
+    gc.collect()
+    gc.freeze()
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:

@@ -283,22 +283,29 @@ MISTAKES = {
 
 
 @pytest.mark.tools
-@pytest.mark.parametrize("how", ["editable", "wheel"])
-def test_a_client_of_an_installed_package_is_checked_by_mypy(how, tmp_path):
+def test_a_client_of_an_installed_package_is_checked_by_mypy(tmp_path):
+    """However it was installed; what mypy knows of the libraries is kept from one to the other."""
     pytest.importorskip("mypy")
-    venv.create(tmp_path / "venv", with_pip=False)
-    (site,) = (tmp_path / "venv").glob("lib/python*/site-packages")
-    built(how, tmp_path).extractall(site)
-    (site / "here.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
-    client = tmp_path / "client.py"
-    client.write_text("\n".join([CLIENT.strip(), *MISTAKES, ""]))
-    asked = "-m", "mypy", "--strict", "--python-executable", tmp_path / "venv/bin/python", client
-    done = python(*asked, cwd=tmp_path, env=dict(os.environ))
-    said = re.findall(r"^client.py:(\d+): error: (.*)", done.stdout, re.MULTILINE)
     first = CLIENT.strip().count("\n") + 2
-    assert {int(line) for line, _ in said} == set(range(first, first + len(MISTAKES))), done.stdout
-    for line, mistake in enumerate(MISTAKES.values(), first):
-        assert any(mistake in message for at, message in said if int(at) == line), done.stdout
+    for how in ("editable", "wheel"):
+        folder = tmp_path / how
+        venv.create(folder / "venv", with_pip=False)
+        (site,) = (folder / "venv").glob("lib/python*/site-packages")
+        built(how, folder).extractall(site)
+        (site / "here.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
+        (folder / "client.py").write_text("\n".join([CLIENT.strip(), *MISTAKES, ""]))
+        asked = (
+            "--strict",
+            "--cache-dir",
+            tmp_path / "known",
+            "--python-executable",
+            folder / "venv/bin/python",
+        )
+        done = python("-m", "mypy", *asked, "client.py", cwd=folder, env=dict(os.environ))
+        said = re.findall(r"^client.py:(\d+): error: (.*)", done.stdout, re.MULTILINE)
+        assert {int(line) for line, _ in said} == set(range(first, first + len(MISTAKES))), done.stdout
+        for line, mistake in enumerate(MISTAKES.values(), first):
+            assert any(mistake in message for at, message in said if int(at) == line), done.stdout
 
 
 def test_it_holds_every_folder_and_file_that_tests_read():

@@ -263,27 +263,28 @@ def opencl():
     return cl, context
 
 
-@every_problem
+@pytest.mark.parametrize("some", range(6))
 @pytest.mark.filterwarnings("ignore")
-def test_opencl_runs(path, opencl):
+def test_opencl_runs(some, opencl):
+    """Many problems in one program: to start the compiler takes most of the time."""
     cl, context = opencl
-    problem, gpu, result = solved(path)
-    if "cl_khr_fp64" not in context.devices[0].extensions and problem.tile.element == "f64":
-        pytest.skip("this OpenCL device has no double")
+    cases = list(map(solved, FORMULAS[some::6]))
+    if "cl_khr_fp64" not in context.devices[0].extensions:
+        cases = [case for case in cases if case[0].tile.element != "f64"]
     # Only the lane's own pointer functions use types; the addresses are what is compared.
-    body = "\n".join(visits(problem, gpu, result, "PUT", "uint"))
-    wanted = expected(problem, gpu, result)
-    text = (
-        f"{emit('opencl', problem, gpu, result)}\n#define PUT(v) out[at++] = (v)\n"
-        f"__kernel void check(__global uint *out) {{ uint at = 0;\n{body}\n}}\n"
-    )
+    text = "#define PUT(v) out[at++] = (v)\n"
+    for k, case in enumerate(cases):
+        body = "\n".join(visits(*case, "PUT", "uint"))
+        text += f"{emit('opencl', *case)}\n__kernel void check_{k}(__global uint *out) {{ uint at = 0;\n{body}\n}}\n"
     program = cl.Program(context, text).build()
     queue = cl.CommandQueue(context)
-    out = np.zeros(len(wanted), np.uint32)
-    buffer = cl.Buffer(context, cl.mem_flags.WRITE_ONLY, out.nbytes)
-    program.check(queue, (1,), (1,), buffer)
-    cl.enqueue_copy(queue, out, buffer)
-    same(out.tolist(), wanted)
+    for k, case in enumerate(cases):
+        wanted = expected(*case)
+        out = np.zeros(len(wanted), np.uint32)
+        buffer = cl.Buffer(context, cl.mem_flags.WRITE_ONLY, out.nbytes)
+        getattr(program, f"check_{k}")(queue, (1,), (1,), buffer)
+        cl.enqueue_copy(queue, out, buffer)
+        same(out.tolist(), wanted)
 
 
 def test_hip_is_read_by_a_compiler_for_amd(tmp_path):

@@ -149,7 +149,7 @@ def test_what_continuous_integration_reads(tmp_path):
 
 
 def test_no_launch_passes_whose_conflicts_depend_on_a_missing_parameter():
-    kernel = ("check", SCAN, "--block", "128")
+    kernel = ("check", SCAN, "--block", "128", "--no-fix")
     done = command(*kernel)
     assert done.stdout.splitlines()[1] == "  not certain: give --arg 2=VALUE"
     assert ("bank conflicts, at least" in done.stdout, "data-dependent" in done.stdout) == (True, False)
