@@ -20,7 +20,6 @@ from process import ROOT, call
 
 CPU_S = 2 * (2 * kinds.LIMIT_S + 2)
 WRITES = {"-o", "--table", "--code", "--svg", "--html", "--certificate", "--into", "--export"}
-OF_MANY = {kind.__name__ for kind in kinds.OF_MANY}
 MANY_PROBLEMS = 8
 CHECKER = ROOT / "scripts" / "checkers" / "check_certificate.py"
 
@@ -28,10 +27,9 @@ CHECKER = ROOT / "scripts" / "checkers" / "check_certificate.py"
 def make(rng: random.Random) -> Case:
     for prepare in kinds.PREPARED:
         prepare()
-    (kind,) = rng.choices(list(kinds.KINDS), list(kinds.KINDS.values()))
-    files, command = kind(rng)
+    kind, files, command = kinds.drawn(rng)
     texts = {name: text_of(data) for name, data in files.items()}
-    return {"kind": kind.__name__, "command": command, "files": texts}
+    return {"kind": kind, "command": command, "files": texts}
 
 
 def text_of(data: bytes) -> dict[str, str]:
@@ -53,7 +51,7 @@ def check(case: Case, folder: Path, told: Counter) -> None:
     for name, data in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(data)
-    command, many = case["command"], case["kind"] in OF_MANY
+    command, many = case["command"], kinds.KINDS[case["kind"]].many
     verb = " ".join(command[:2]) if command[0] == "import" else command[0].lower()
     script = CHECKER if verb == "checker" else None
     allowed_s = CPU_S * (MANY_PROBLEMS if many else 1) * case.get("slack", 1)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import mutate
 from campaign import scratch
@@ -25,7 +25,16 @@ LIMIT_S = 0.2
 LIMIT = ["--time-limit", str(LIMIT_S)]
 LIMITED = {"solve", "check", "compare", "explain", "show", "emit", "run", "sweep", "patch"}
 Files = dict[str, bytes]
-Case = tuple[Files, list[str]]
+
+
+class Kind(NamedTuple):
+    """How often a kind of case is drawn, its commands, its files, and whether they hold many problems."""
+
+    weight: int
+    commands: str
+    files: Callable[[random.Random], Files]
+    many: bool = False
+
 
 # Command lines: [in brackets] what may be left out, one|of|several, CAPITALS what is drawn from `WORDS`.
 OF_A_PROBLEM = """
@@ -60,17 +69,18 @@ count t.npy --op VALUE
 import trace tr.jsonl --tile 8x8 --element f32 --threads 64 --table t.npy
 """
 OF_DEVICES = """
-solve p.json [--json]
-targets [sm_90|--json]
-count n.jsonl
-check p.json --no-fix --offset x0*9+x1
-compare|show|explain p.json
+solve p.json [--json] --device-file d.json
+targets [sm_90|--json] --device-file d.json
+count n.jsonl --device-file d.json
+check p.json --no-fix --offset x0*9+x1 --device-file d.json
+compare|show|explain p.json --device-file d.json
 """
 OF_RECORDS = """
 count n.jsonl [--json]
 count n.jsonl --target gfx942
-import trace n.jsonl --tile TILE --element ELEMENT --threads 64 --offset EXPRESSION
-import trace n.jsonl --tile 16x32 --element f32 --threads 64 --offset x0*32+x1 -o o.json
+count n.jsonl.gz
+import trace tr.jsonl --tile TILE --element ELEMENT --threads 64 --offset EXPRESSION
+import trace tr.jsonl --tile 16x32 --element f32 --threads 64 --offset x0*32+x1 -o o.json
 """
 OF_ARGUMENTS = """
 check p.json --no-fix --offset EXPRESSION
@@ -167,9 +177,20 @@ WORDS: dict[str, list[str]] = {
 }  # fmt: skip
 
 
-def command_of(table: str, rng: random.Random, **given: list[str]) -> list[str]:
-    """One of the command lines, its open words filled in: by those that are given, or drawn."""
+def drawn(rng: random.Random) -> tuple[str, Files, list[str]]:
+    """A case: its kind, its files and a command that reads them."""
+    (name,) = rng.choices(list(KINDS), [kind.weight for kind in KINDS.values()])
+    files = KINDS[name].files(rng)
+    return name, files, command_of(KINDS[name].commands, files, rng)
+
+
+def command_of(table: str, files: Files, rng: random.Random) -> list[str]:
+    """One of the command lines, its open words filled in: of a kernel by its file, others drawn."""
     line = rng.choice(table.strip().splitlines())
+    given = {}
+    for file in files:
+        if (name := file.partition(".")[0]) in NAMES:
+            given = {"KERNEL": [file], "LAUNCH": launched(name, rng)}
     line = re.sub(r"\[(.*?)\]", lambda part: part[1] if rng.random() < 0.5 else "", line)
     words: list[str] = []
     for word in line.split():
@@ -196,74 +217,45 @@ def answers() -> list[tuple[dict, dict, dict]]:
     return found
 
 
-def problem_case(rng: random.Random) -> Case:
-    return {"p.json": changed(rng.choice(PROBLEMS), rng)}, command_of(OF_A_PROBLEM, rng)
-
-
-def result_case(rng: random.Random) -> Case:
+def result_files(rng: random.Random) -> Files:
     problem, result, _ = rng.choice(answers())
-    return {"p.json": jsonable(problem), "r.json": changed(result, rng)}, command_of(OF_A_RESULT, rng)
+    return {"p.json": jsonable(problem), "r.json": changed(result, rng)}
 
 
-def certificate_case(rng: random.Random) -> Case:
+def certificate_files(rng: random.Random) -> Files:
     problem, _, certificate = rng.choice(answers())
     files = {"p.json": jsonable(problem), "c.json": jsonable(certificate)}
     one = {"c.json": certificate} if rng.random() < 0.75 else {"p.json": problem}
-    return files | {name: changed(data, rng) for name, data in one.items()}, ["CHECKER", "p.json", "c.json"]
+    return files | {name: changed(data, rng) for name, data in one.items()}
 
 
-def table_case(rng: random.Random) -> Case:
-    files = {"tr.jsonl": lines(mutate.TRACE), "t.npy": mutate.mutate_array(rng)}
-    return {"p.json": jsonable(PROBLEMS[0]), **files}, command_of(OF_A_TABLE, rng)
+def records_files(rng: random.Random) -> Files:
+    def mutated(records: list[dict[str, Any]]) -> bytes:
+        if rng.random() < 0.2:
+            return mutate_bytes(lines(records), rng)
+        return lines([mutate.mutate_data(r, rng) if rng.random() < 0.5 else r for r in records])
+
+    records = mutated(mutate.RECORDS)
+    return {"n.jsonl": records, "n.jsonl.gz": gzip.compress(records), "tr.jsonl": mutated(mutate.TRACE)}
 
 
-def device_case(rng: random.Random) -> Case:
-    files = {"n.jsonl": lines(mutate.RECORDS), "d.json": changed(mutate.DEVICES, rng)}
-    command = [*command_of(OF_DEVICES, rng), "--device-file", "d.json"]
-    return {"p.json": jsonable(PROBLEMS[0]), **files}, command
-
-
-def records_case(rng: random.Random) -> Case:
-    command = command_of(OF_RECORDS, rng)
-    records = mutate.TRACE if command[0] == "import" else mutate.RECORDS
-    if rng.random() < 0.8:
-        data = lines([mutate.mutate_data(r, rng) if rng.random() < 0.5 else r for r in records])
-    else:
-        data = mutate_bytes(lines(records), rng)
-    if command[0] == "count" and rng.random() < 0.2:
-        return {"n.jsonl.gz": gzip.compress(data)}, ["count", "n.jsonl.gz"]
-    return {"n.jsonl": data}, command
-
-
-def argument_case(rng: random.Random) -> Case:
-    return {"p.json": jsonable(PROBLEMS[0]), "n.jsonl": lines(mutate.RECORDS)}, command_of(OF_ARGUMENTS, rng)
+def beside_a_problem(**files: bytes) -> Files:
+    """These files, a valid problem, and records."""
+    records = {"n.jsonl": lines(mutate.RECORDS), "tr.jsonl": lines(mutate.TRACE)}
+    return {"p.json": jsonable(PROBLEMS[0]), **records, **files}
 
 
 # Many problems ------------------------------------------------------------------------------------
 
 
-def template_case(rng: random.Random) -> Case:
-    data = changed(TEMPLATE, rng) if rng.random() < 0.8 else jsonable(TEMPLATE)
-    return {"p.json": data}, command_of(OF_A_TEMPLATE, rng)
-
-
-def several_case(rng: random.Random) -> Case:
+def several_files(rng: random.Random) -> Files:
     """Problems of which some are wrong, as files, lines and standard input."""
     small = [*PROBLEMS[:3], TEMPLATE, mutate.COORDINATES]
-    drawn = [(rng.random() < 0.5, rng.choice(small)) for _ in "abc"]
-    rows = [changed(one, rng) if wrong else jsonable(one) for wrong, one in drawn]
+    rows = [changed(one, rng) if rng.random() < 0.5 else jsonable(one) for one in rng.choices(small, k=3)]
     many = b"\n".join(row.replace(b"\n", b" ") for row in rows) + b"\n"
     files = {"p.json": jsonable(rng.choice(small)), "q.json": rows[0], "stdin": rng.choice([many, rows[1]])}
     files["l.jsonl"] = mutate_bytes(many, rng) if rng.random() < 0.3 else many
-    command = command_of(OF_SEVERAL, rng)
-    if "f" in command:
-        files |= {"f/a.json": rows[1], "f/b.jsonl": many, "f/g/c.json": rows[2]}
-    return files, command
-
-
-def numbers_case(rng: random.Random) -> Case:
-    """Accesses as arrays of coordinates."""
-    return {"p.json": changed(mutate.COORDINATES, rng)}, command_of(OF_A_PROBLEM, rng)
+    return files | {"f/a.json": rows[1], "f/b.jsonl": many, "f/g/c.json": rows[2]}
 
 
 @cache
@@ -275,14 +267,14 @@ def store() -> bytes:
         return (folder / "s.sqlite").read_bytes()
 
 
-def store_case(rng: random.Random) -> Case:
+def store_files(rng: random.Random) -> Files:
     data, kind = bytearray(store()), rng.random()
     if kind < 0.1:
         for _ in range(20):
             data[rng.randrange(len(data))] = rng.randrange(256)
     else:
         data = mutate_bytes(store(), rng) if kind < 0.3 else with_changed_cells(store(), rng)
-    return {"s.sqlite": bytes(data), "p.json": jsonable(TEMPLATE)}, command_of(OF_A_STORE, rng)
+    return {"s.sqlite": bytes(data), "p.json": jsonable(TEMPLATE)}
 
 
 def with_changed_cells(data: bytes, rng: random.Random) -> bytes:
@@ -378,17 +370,12 @@ def launched(name: str, rng: random.Random | None = None) -> list[str]:
     return [word for option, values in given.items() for value in values for word in (option, value)]
 
 
-def kernel_case(file: str, data: bytes, name: str, table: str, rng: random.Random) -> Case:
-    return {file: data}, command_of(table, rng, LAUNCH=launched(name, rng), KERNEL=[file])
-
-
-def listing_case(rng: random.Random) -> Case:
-    name, ptx = rng.choice(NAMES), rng.random() < 0.6
-    text = (KERNELS / f"{name}.{'ptx' if ptx else 'sm_90.sass'}").read_text()
-    how = rng.random()
+def listing_files(rng: random.Random, kind: str = "") -> Files:
+    """PTX or machine code as text, changed or as it is."""
+    file = f"{rng.choice(NAMES)}.{kind or rng.choice(['ptx', 'sm_90.sass'])}"
+    text, how = (KERNELS / file).read_text(), rng.random()
     plain = text.encode()
-    data = mutate_code(text, rng) if how < 0.8 else mutate_bytes(plain, rng) if how < 0.9 else plain
-    return kernel_case("k.ptx" if ptx else "k.sass", data, name, OF_A_KERNEL.strip() + OF_PTX * ptx, rng)
+    return {file: mutate_code(text, rng) if how < 0.8 else mutate_bytes(plain, rng) if how < 0.9 else plain}
 
 
 @cache
@@ -403,7 +390,7 @@ def cubins() -> list[tuple[str, bytes]]:
     return found or [(NAMES[0], b"\x7fELF\x02\x01\x01" + bytes(57))]
 
 
-def binary_case(rng: random.Random) -> Case:
+def binary_files(rng: random.Random) -> Files:
     """A binary with numbers of its tables replaced."""
     name, data = rng.choice(cubins())
     binary = bytearray(data)
@@ -415,7 +402,7 @@ def binary_case(rng: random.Random) -> Case:
             binary[at : at + size] = value.to_bytes(8, "little")[:size]
     else:
         binary = bytearray(mutate_bytes(data, rng))
-    return kernel_case(rng.choice(["k.cubin", "k.cubin", "k.o"]), bytes(binary), name, OF_A_KERNEL, rng)
+    return {f"{name}.{rng.choice(['cubin', 'cubin', 'o'])}": bytes(binary)}
 
 
 @cache
@@ -428,22 +415,30 @@ def tile_result() -> dict:
         return json.loads(call("solve", problem, "--json", folder=folder).out)
 
 
-def result_of_a_tile_case(rng: random.Random) -> Case:
+def result_of_a_tile_files(rng: random.Random) -> Files:
     """A kernel as it is, and a changed result to put into it."""
-    ptx = (KERNELS / f"{NAMES[0]}.ptx").read_bytes()
-    files, command = kernel_case("k.ptx", ptx, NAMES[0], OF_A_PATCH, rng)
-    return {**files, "r.json": changed(tile_result(), rng)}, command
+    name = f"{NAMES[0]}.ptx"
+    return {name: (KERNELS / name).read_bytes(), "r.json": changed(tile_result(), rng)}
 
 
-def ir_case(rng: random.Random) -> Case:
-    data = mutate_code(IR, rng) if rng.random() < 0.85 else mutate_bytes(IR.encode(), rng)
-    return {"k.ttgir": data}, ["import", "ttgir", "k.ttgir", "-o", "o"]
-
-
-KINDS: dict[Callable[[random.Random], Case], int] = {
-    problem_case: 3, result_case: 1, certificate_case: 1, table_case: 1, device_case: 1, records_case: 1,
-    argument_case: 1, template_case: 2, several_case: 2, numbers_case: 1, store_case: 2, listing_case: 3,
-    binary_case: 1, result_of_a_tile_case: 1, ir_case: 1,
+KINDS = {
+    "problem": Kind(3, OF_A_PROBLEM, lambda rng: {"p.json": changed(rng.choice(PROBLEMS), rng)}),
+    "numbers": Kind(1, OF_A_PROBLEM, lambda rng: {"p.json": changed(mutate.COORDINATES, rng)}),
+    "result": Kind(1, OF_A_RESULT, result_files),
+    "certificate": Kind(1, "CHECKER p.json c.json", certificate_files),
+    "table": Kind(1, OF_A_TABLE, lambda rng: beside_a_problem(**{"t.npy": mutate.mutate_array(rng)})),
+    "device": Kind(1, OF_DEVICES, lambda rng: beside_a_problem(**{"d.json": changed(mutate.DEVICES, rng)})),
+    "records": Kind(1, OF_RECORDS, records_files),
+    "argument": Kind(1, OF_ARGUMENTS, lambda _: beside_a_problem()),
+    "template": Kind(2, OF_A_TEMPLATE, lambda rng: {
+        "p.json": changed(TEMPLATE, rng) if rng.random() < 0.8 else jsonable(TEMPLATE)}, many=True),
+    "several": Kind(2, OF_SEVERAL, several_files, many=True),
+    "store": Kind(2, OF_A_STORE, store_files, many=True),
+    "listing": Kind(3, OF_A_KERNEL, listing_files),
+    "ptx": Kind(1, OF_PTX, lambda rng: listing_files(rng, "ptx")),
+    "binary": Kind(1, OF_A_KERNEL, binary_files),
+    "result of a tile": Kind(1, OF_A_PATCH, result_of_a_tile_files),
+    "ir": Kind(1, "import ttgir k.ttgir -o o", lambda rng: {
+        "k.ttgir": mutate_code(IR, rng) if rng.random() < 0.85 else mutate_bytes(IR.encode(), rng)}),
 }  # fmt: skip
-OF_MANY = {template_case, several_case, store_case}
 PREPARED = (answers, cubins, tile_result, store)
