@@ -92,12 +92,21 @@ def decoded(text: str) -> Any:
 
 def questions(kinds: list[str], count: int, seed: int, limit: float) -> Iterator[dict[str, Any]]:
     """The set: name, kind, files and commands; as many random ones as `count` says."""
+    import free_lanes
+    from generate import random_tile_set
+
     makers = {
         "catalogue": lambda: catalogue(limit),
         "random": lambda: (random_question(seed, k, limit) for k in range(count)),
         "dimensions": lambda: (many_dimensions(seed, k, limit) for k in range(count // 10)),
-        "lanes": lambda: (free_lanes(seed, k, limit) for k in range(count // 20)),
-        "sets": lambda: (tile_set(seed, k, limit) for k in range(count // 10)),
+        "lanes": lambda: (
+            solve_of(f"lanes {k}", free_lanes.random_problem(seed * 10_000 + k), limit)
+            for k in range(count // 20)
+        ),
+        "sets": lambda: (
+            solve_of(f"set {k}", random_tile_set(random.Random(f"{seed} set {k}")), limit)
+            for k in range(count // 10)
+        ),
         "kernels": kernels,
     }
     for kind in kinds:
@@ -154,18 +163,6 @@ def many_dimensions(seed: int, number: int, limit: float) -> dict[str, Any]:
         accesses.append({"name": f"a{k}", "op": op, "bytes": size, "index": index, "for": loops})
     problem = {"name": f"d{number}", "tile": {"shape": shape, "element": element}, "threads": 64}
     return solve_of(f"dimensions {number}", {**problem, "accesses": accesses}, limit)
-
-
-def free_lanes(seed: int, number: int, limit: float) -> dict[str, Any]:
-    from free_lanes import random_problem
-
-    return solve_of(f"lanes {number}", random_problem(seed * 10_000 + number), limit)
-
-
-def tile_set(seed: int, number: int, limit: float) -> dict[str, Any]:
-    from generate import random_tile_set
-
-    return solve_of(f"set {number}", random_tile_set(random.Random(f"{seed} set {number}")), limit)
 
 
 def kernels() -> Iterator[dict[str, Any]]:

@@ -27,13 +27,12 @@ from process import ROOT, call
 sys.path += [str(ROOT / "scripts/checkers"), str(ROOT / "tests/proof")]
 from certificate.subject import digest
 from certificates_checked import CASES
+from certificates_checked import certified as certificate_of
 
 from layoutopt import problem as problem_of
-from layoutopt import solve
 from layoutopt.errors import LayoutoptError
-from layoutopt.hardware.devices import device
 from layoutopt.problems.types import Problem
-from layoutopt.search.certify import certificate, check_certifiable
+from layoutopt.search.certify import check_certifiable
 
 CHECKER = ROOT / "scripts/checkers/check_certificate.py"
 EACH = 20  # forgeries of one certificate
@@ -63,9 +62,8 @@ def certified(data: dict, conflict_free: bool) -> dict | None:
     try:
         asked = problem_of(data)
         check_certifiable(asked)
-        gpu, free = device(asked.target), conflict_free and isinstance(asked, Problem)
-        answer = solve(asked, target=gpu, time_limit=1.0, conflict_free=free)
-        return json.loads(json.dumps(certificate(asked, gpu, answer)))
+        free = conflict_free and isinstance(asked, Problem)
+        return certificate_of(data, time_limit=1.0, conflict_free=free)
     except LayoutoptError:
         return None
 

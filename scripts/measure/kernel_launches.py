@@ -61,14 +61,6 @@ class Launch:
 LAUNCH = {one.name for one in fields(Launch)}
 
 
-@dataclass
-class Packed:
-    """The bytes of the parameters, and the buffers with their places among them."""
-
-    data: bytearray = field(default_factory=bytearray)
-    buffers: list[tuple[int, np.ndarray[Any, Any]]] = field(default_factory=list)
-
-
 def launches(folder: Path = KERNELS) -> list[Launch]:
     """All launches, by name."""
     return [launch(path) for path in sorted(folder.glob("*.cu"))]
@@ -146,44 +138,35 @@ def _contents(kind: str, elements: int, fill: str) -> np.ndarray[Any, Any]:
     return rng.integers(0, min(int(np.iinfo(dtype).max), 2**30) + 1, elements).astype(dtype)
 
 
-def pack(args: list[Any]) -> list[Packed]:
-    """Each argument's bytes; pointers are zero until a buffer is given."""
-    found = []
-    for argument in args:
-        found.append(Packed())
-        _append(found[-1], argument)
-    return found
+def packed(argument: list[Any]) -> tuple[bytearray, dict[int, np.ndarray[Any, Any]], int]:
+    """The bytes of an argument, the buffers that pointers at these places of it have, and its alignment.
 
-
-def _append(packed: Packed, argument: list[Any]) -> int:
-    """Append an argument at its natural alignment; returns that alignment."""
+    Pointers are zero until a buffer is given.
+    """
     kind, value = argument[0], argument[1]
-    if kind == "struct":
-        start = len(packed.data)
-        alignment = max(_append(packed, part) for part in value)
-        packed.data += bytes(-(len(packed.data) - start) % alignment)
-        return alignment
-    size = 8 if kind.endswith("*") else TYPES[kind].itemsize
-    packed.data += bytes(-len(packed.data) % size)
     if kind.endswith("*"):
-        packed.buffers.append((len(packed.data), contents(argument)))
-        packed.data += bytes(8)
-    else:
-        packed.data += np.array([value], TYPES[kind]).tobytes()
-    return size
+        return bytearray(8), {0: contents(argument)}, 8
+    if kind != "struct":
+        data = bytearray(np.array([value], TYPES[kind]).tobytes())
+        return data, {}, len(data)
+    data, buffers, alignment = bytearray(), {}, 1
+    for part, own, size in map(packed, value):
+        data += bytes(-len(data) % size)
+        buffers |= {len(data) + at: buffer for at, buffer in own.items()}
+        data += part
+        alignment = max(alignment, size)
+    return data + bytes(-len(data) % alignment), buffers, alignment
 
 
 def kernel_of(launch: Launch) -> Kernel:
     """What the driver launches: parameters as they lie in memory, and buffers at addresses made up."""
     content, memory = bytearray(), {}
-    for argument in launch.args:
-        one = Packed()
-        content += bytes(-len(content) % _append(one, argument))
-        for at, data in one.buffers:
+    for data, buffers, size in map(packed, launch.args):
+        for at, buffer in buffers.items():
             address = GLOBAL_BASE + len(memory) * GLOBAL_STEP
-            one.data[at : at + 8] = address.to_bytes(8, "little")
-            memory[address] = data.tobytes()
-        content += one.data
+            data[at : at + 8] = address.to_bytes(8, "little")
+            memory[address] = buffer.tobytes()
+        content += bytes(-len(content) % size) + data
     shape = launch.grid, launch.block, launch.shared
     return Kernel(launch.source.read_bytes(), launch.symbol, *shape, bytes(content), memory)
 

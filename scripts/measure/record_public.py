@@ -74,7 +74,7 @@ def call(kernel: Launch, data: bool) -> Any:
     for k, argument in enumerate(kernel.args):
         kind, value = argument[0], argument[1]
         if kind == "struct":
-            numbers[str(k)] = int.from_bytes(kernel_launches.pack([argument])[0].data, "little")
+            numbers[str(k)] = int.from_bytes(kernel_launches.packed(argument)[0], "little")
         elif not kind.endswith("*"):
             numbers[str(k)] = value
         elif data:
