@@ -96,10 +96,12 @@ def _server():
 
 def import_package():
     """Import every module of the package; what runs a command."""
-    run = importlib.import_module("layoutopt.cli").run  # before its module of that name is imported
+    cli = importlib.import_module("layoutopt.cli")
+    run = cli.run
     package = importlib.import_module("layoutopt")
     for module in pkgutil.walk_packages(package.__path__, "layoutopt."):
         importlib.import_module(module.name)
+    cli.run = run  # its module of that name has taken its place
     return run
 
 
@@ -130,8 +132,9 @@ def become(run, command, script, cwd, streams, warn="default", encoding="utf-8",
             os.environ["COLUMNS"] = str(columns)
         warnings.simplefilter(warn)
         sys.argv = command
-        sys.stdin = open(0)  # noqa: SIM115
-        sys.stdout, sys.stderr = (open(k, "w", encoding=encoding) for k in (1, 2))  # noqa: SIM115
+        # A command may be forked from such a one, whose own streams close no file of it.
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115
+        sys.stdout, sys.stderr = (open(k, "w", encoding=encoding, closefd=False) for k in (1, 2))  # noqa: SIM115
         if script:
             sys.path[0] = str(Path(command[0]).parent)
             runpy.run_path(command[0], run_name="__main__")

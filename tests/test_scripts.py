@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from command import layoutopt, python
+from command import layoutopt
 from conftest import ROOT
 
 FILES = sorted((ROOT / "scripts").rglob("*.py"))
@@ -30,6 +30,6 @@ def test_scripts_lie_in_rooms():
 )
 def test_no_finding(script, count, tmp_path):
     asked = "--seed", 20261121, "--count", count, "--slack", 30, "--no-shrink", "--save", tmp_path / "found"
-    done = python(ROOT / "scripts" / "fuzz" / script, *asked, env=None)
+    done = layoutopt(*asked, script=ROOT / "scripts" / "fuzz" / script, warn="default")
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{count} cases, 0 findings" in done.stdout
