@@ -26,6 +26,7 @@ import numpy as np
 import on_gpu
 
 from layoutopt.hardware.driver import Driver, Kernel
+from layoutopt.kernels.machine.launch import Launch as Called
 from layoutopt.kernels.program import GLOBAL_BASE, GLOBAL_STEP
 from layoutopt.kernels.read import elf
 
@@ -92,6 +93,12 @@ def listed(folder: Path) -> list[Launch]:
 def scalars(kernel: Launch) -> dict[str, Any]:
     """The arguments that are numbers, by position."""
     return {str(k): a[1] for k, a in enumerate(kernel.args) if a[0] != "struct" and not a[0].endswith("*")}
+
+
+def called(kernel: Launch, **more: Any) -> Called:
+    """The launch as the package takes it; of the arguments the numbers, unless others are given."""
+    given = {"arguments": scalars(kernel), **more}
+    return Called(block=kernel.block, grid=kernel.grid, shared_bytes=kernel.shared, **given)
 
 
 def options(kernel: Launch) -> dict[str, list[str]]:

@@ -179,7 +179,6 @@ def patch(out: Path) -> None:
     """Layouts put into the PTX of our own kernels, of those that have conflicts and can be patched."""
     from layoutopt.errors import ProblemFileError
     from layoutopt.hardware.devices import device
-    from layoutopt.kernels.machine import launch
     from layoutopt.kernels.question.summary import summary
     from layoutopt.kernels.read.files import assemble, from_ptx
     from layoutopt.study import source_fix
@@ -188,11 +187,8 @@ def patch(out: Path) -> None:
     out.mkdir(exist_ok=True)
     rows, launches = [], []
     for kernel in collection.launches():
-        text, numbers = kernel.source.with_suffix(".ptx").read_text(), collection.scalars(kernel)
-        shape = {"block": kernel.block, "grid": kernel.grid, "shared_bytes": kernel.shared}
-        request = source_fix.Request(
-            launch.Launch(arguments=numbers, **shape), device("sm_90"), minimise="excess"
-        )
+        text = kernel.source.with_suffix(".ptx").read_text()
+        request = source_fix.Request(collection.called(kernel), device("sm_90"), minimise="excess")
         try:
             (program,) = [one.read() for one in from_ptx(text) if one.name == kernel.symbol]
             found = source_fix.fix(PtxCode(text, kernel.name, kernel.symbol), program, request)

@@ -67,8 +67,6 @@ def counters(launches: Sequence[dict[str, int]]) -> dict[str, int | list[int]]:
 
 def call(kernel: Launch, data: bool) -> Any:
     """The launch as `check` takes it, with or without the contents of the buffers."""
-    from layoutopt.kernels.machine import launch
-
     numbers: dict[str, int | float | str] = {}
     buffers = {}
     for k, argument in enumerate(kernel.args):
@@ -81,8 +79,7 @@ def call(kernel: Launch, data: bool) -> Any:
             buffers[str(k)] = kernel_launches.contents(argument)
         else:
             numbers[str(k)] = "pointer"
-    shape = {"block": kernel.block, "grid": kernel.grid, "shared_bytes": kernel.shared}
-    return launch.Launch(arguments=numbers, buffers=buffers, **shape)
+    return kernel_launches.called(kernel, arguments=numbers, buffers=buffers)
 
 
 def predicted(program: Any, kernel: Launch, data: bool) -> dict[str, Any]:

@@ -66,8 +66,7 @@ def evaluation(name, target="sm_90"):
     given = parameters(launch)
     program = msgspec.structs.replace(program, parameters=tuple(parameter for parameter, _ in given))
     arguments = {str(k): value for k, (_, value) in enumerate(given)}
-    call = Launch(block=launch.block, grid=launch.grid, arguments=arguments, shared_bytes=launch.shared)
-    return evaluate(program, call, device(target))
+    return evaluate(program, kernel_launches.called(launch, arguments=arguments), device(target))
 
 
 @pytest.mark.parametrize("name", sorted(RECORDS))

@@ -13,7 +13,6 @@ from written import saved
 from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.devices import device
 from layoutopt.hardware.driver import Race
-from layoutopt.kernels.machine.launch import Launch
 from layoutopt.kernels.ptx.text import read_ptx
 from layoutopt.kernels.read.files import from_ptx
 from layoutopt.source.moves import Move
@@ -35,9 +34,7 @@ def text_of(name):
 
 def found(name, minimise="excess", **more):
     kernel = LAUNCHES[name]
-    launch = {"block": kernel.block, "grid": kernel.grid, "shared_bytes": kernel.shared}
-    launch = Launch(arguments=kernel_launches.scalars(kernel), **launch)
-    asked = Request(launch, GPU, minimise=minimise, **more)
+    asked = Request(kernel_launches.called(kernel), GPU, minimise=minimise, **more)
     text = text_of(name)
     (program,) = [one.read() for one in from_ptx(text) if one.name == kernel.symbol]
     return fix(PtxCode(text, "k.ptx", kernel.symbol), program, asked)

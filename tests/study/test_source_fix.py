@@ -28,8 +28,7 @@ pytestmark = pytest.mark.nvcc
 
 def fixed(name, source=None, **more):
     kernel = LAUNCHES[name]
-    launch = {"block": kernel.block, "grid": kernel.grid, "shared_bytes": kernel.shared}
-    launch = Launch(arguments=kernel_launches.scalars(kernel), **launch)
+    launch = kernel_launches.called(kernel)
     return fixed_file(source or kernel.source, launch, lambda one: one.name == kernel.symbol, **more)
 
 
