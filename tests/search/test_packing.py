@@ -342,20 +342,20 @@ def test_an_answer_has_tiles_where_it_says_so(change, field):
 
 
 @pytest.mark.parametrize(
-    ("columns", "clock", "conflicts", "order"),
+    ("columns", "seconds", "conflicts", "order"),
     [
-        ((64, 32), Budget(1000.0), False, ["T1", "T0", "T1"]),
-        ((32, 64), Budget(1000.0), True, ["T0", "T1"]),  # the last had all of the time
-        ((64, 32), Budget(), True, ["T1", "T0"]),  # without a limit, nothing is asked again
+        ((64, 32), 1000.0, False, ["T1", "T0", "T1"]),
+        ((32, 64), 1000.0, True, ["T0", "T1"]),  # the last had all of the time
+        ((64, 32), None, True, ["T1", "T0"]),  # without a limit, nothing is asked again
     ],
 )
-def test_what_was_cut_short_has_the_time_that_others_leave(columns, clock, conflicts, order):
+def test_what_was_cut_short_has_the_time_that_others_leave(columns, seconds, conflicts, order):
     """Tiles of 32 rows, read by rows and by columns; at first the search of T1 ends with row-major."""
     text = "".join(f"""
         tile T{k}: 32x{n} f32
         T{k}_rows: load 4 [0, tid % 32]; tile T{k}
         T{k}_columns: load 4 [tid, 0]; tile T{k}""" for k, n in enumerate(columns))  # fmt: skip
-    tile_set, asked = problem_of("32 threads" + text), []
+    tile_set, asked, clock = problem_of("32 threads" + text), [], Budget(seconds)
     units = units_of(tile_set, device("sm_90"))
 
     def solver(unit, share, problem):
