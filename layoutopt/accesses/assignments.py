@@ -72,18 +72,20 @@ class Assignment(Struct, frozen=True):
 
 
 class Work(Struct, frozen=True):
-    """What an access with free lanes covers."""
+    """What an access with free lanes covers: a box of the tile, cut into units (see the module)."""
 
-    origin: tuple[int, ...]  # its first element
+    origin: tuple[int, ...]  # coordinates of the box's first element
     unit: tuple[int, ...]  # elements of a unit along each dimension
     extents: tuple[int, ...]  # units along each dimension
     order: tuple[int, ...]  # dimensions from the slowest to the fastest in global memory
-    steps: int  # accesses of a thread to a unit
-    stride: int  # elements from one of them to the next, along the fastest dimension
+    steps: int  # accesses to the tile by which a thread moves a unit
+    stride: int  # elements from one step to the next, along the fastest dimension
     segment: int  # units of a segment
     first: int  # the first thread that takes part
     threads: int  # how many take part, from `first` on
-    loops: Mapping[str, int]  # of the access, by trip count: its iterations are rounds, in each all steps
+    loops: Mapping[
+        str, int
+    ]  # trip counts of the access's loops: its iterations are rounds, in each all steps
     slots: int  # threads that a segment takes; those beyond its units are idle
 
     @property
@@ -258,10 +260,11 @@ def work_on_box(
         extents.append((end[d] - begin[d]) // unit[d])
     contiguous = in_global.contiguous or moved_bytes
     segment = _segment(contiguous, moved_bytes, max(moved_bytes, fast_bits // 8), extents[fast])
-    return Work(
-        tuple(begin), tuple(unit), tuple(extents), order, steps, fast_width, segment, first, threads,
-        loops={}, slots=segment,
-    ).with_own_loops()  # fmt: skip
+    work = Work(
+        origin=tuple(begin), unit=tuple(unit), extents=tuple(extents), order=order, steps=steps,
+        stride=fast_width, segment=segment, first=first, threads=threads, loops={}, slots=segment,
+    )  # fmt: skip
+    return work.with_own_loops()
 
 
 def _segment(contiguous: int, moved_bytes: int, unit_bytes: int, line_units: int) -> int:
@@ -310,8 +313,8 @@ def lanes_under(work: Work, assignment: Assignment, lanes: LaneTrace, shape: Seq
 
     Args:
         work: what it covers.
-        assignment: which thread covers what.
-        lanes: of the access under any assignment.
+        assignment: which unit a number means.
+        lanes: of the access under any assignment: operation, rule and weight stay.
         shape: of the tile.
     """
     warp_lanes = lanes.element.shape[1]
@@ -336,39 +339,40 @@ def lanes_under(work: Work, assignment: Assignment, lanes: LaneTrace, shape: Seq
     return replace(lanes, element=element.reshape(rows), active=active.reshape(rows), weight=weight)
 
 
-def with_assignment(work: Work, assignment: Assignment, access: Access, threads: int) -> Access:
+def with_assignment(work: Work, assignment: Assignment, access: Access, block_threads: int) -> Access:
     """The access as an ordinary one, its lanes as the assignment has them.
 
     Args:
-        work: what it covers.
-        assignment: which thread covers what.
+        work: what it covers: a box, cut into the units that a thread moves at once (see the module).
+        assignment: which unit a number means; a thread has the number `tid + work.threads * round`.
         access: with free lanes.
-        threads: of the block.
+        block_threads: of which `work.threads` take part.
     """
-    round_, step = _round_and_step(work)
+    round_, step = _round_and_step(work)  # expressions over the loop variables
+    # `tid` of the threads that take part: the first two limits below exclude the others.
     ranges = {"tid": (work.first, work.first + work.threads - 1)} | {
         name: (0, trips - 1) for name, trips in work.loops.items()
     }
-    own: Node = Var("tid") if not work.first else Op("-", (Var("tid"), Const(work.first)))
-    tid = own
+    local_tid: Node = Var("tid") if not work.first else Op("-", (Var("tid"), Const(work.first)))
+    tid = local_tid
     if assignment.swapped_tid is not None:
-        swapped = simplify(substituted(assignment.swapped_tid, {"tid": own, ROUND: round_}), ranges)
-        # Every thread of the block reads the table inside, those that take no part, too.
-        tid = read_inside(swapped, {**ranges, "tid": (0, threads - 1)})
-    index = []
+        swapped = simplify(substituted(assignment.swapped_tid, {"tid": local_tid, ROUND: round_}), ranges)
+        # It may look a table up. Threads that take no part do so, too: their entries must lie inside it.
+        tid = read_inside(swapped, {**ranges, "tid": (0, block_threads - 1)})
+    index, fastest = [], work.order[-1]
     for d, units in enumerate(_coordinates_in_units(work, assignment)):
-        units = through_xor(substituted(units, {"tid": tid, ROUND: round_}))
+        units = through_xor(substituted(units, {"tid": tid, ROUND: round_}))  # so that more cancels
         x = Op("+", (Const(work.origin[d]), Op("*", (Const(work.unit[d]), units))))
-        if d == work.order[-1] and work.steps > 1:
+        if d == fastest and work.steps > 1:
             x = Op("+", (x, Op("*", (Const(work.stride), step))))
         index.append(to_text(simplify(x, ranges)))
-    number = Op("+", (tid, Op("*", (Const(work.threads), round_))))
+    unit_number = Op("+", (tid, Op("*", (Const(work.threads), round_))))
     limits = [f"tid >= {work.first}"] * (work.first > 0)
-    limits += [f"tid < {work.first + work.threads}"] * (work.first + work.threads < threads)
+    limits += [f"tid < {work.first + work.threads}"] * (work.first + work.threads < block_threads)
     if work.rounds * work.threads > work.units:
-        limits.append(f"{to_text(simplify(number, ranges))} < {work.units}")
-    if work.slots > work.segment:
-        slot = simplify(Op("%", (number, Const(work.slots))), ranges)
+        limits.append(f"{to_text(simplify(unit_number, ranges))} < {work.units}")
+    if work.slots > work.segment:  # so that segments keep to warps, threads beyond a segment's units are idle
+        slot = simplify(Op("%", (unit_number, Const(work.slots))), ranges)
         limits.append(f"{to_text(slot)} < {work.segment}")
     where = " and ".join(limits) or None
     return replace(with_fixed_lanes(access), index=tuple(index), loops=dict(work.loops), where=where)
@@ -389,7 +393,7 @@ def _coordinates_in_units(work: Work, assignment: Assignment) -> list[Node]:
 
 
 def _round_and_step(work: Work) -> tuple[Node, Node]:
-    """Over the loop variables: iterations are rounds, in each all steps; the last variable is the fastest."""
+    """Over the loop variables, the last the fastest: iterations are rounds, in each of them all steps."""
     iteration: Node = Const(0)
     for name, trips in work.loops.items():
         iteration = Op("+", (Op("*", (iteration, Const(trips))), Var(name)))

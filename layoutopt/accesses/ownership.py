@@ -21,10 +21,10 @@ from layoutopt.expressions.simplify import simplify
 from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.hardware.operations import Operation
 
-WIDTHS: Final = (16, 8, 4, 2, 1)
-ROW_BYTES: Final = 16  # of a matrix, and of the widest vector
+WIDTHS: Final = (16, 8, 4, 2, 1)  # bytes of an access, widest first
+ROW_BYTES: Final = 16  # of a matrix's row, and of the widest vector
 WORD_BYTES: Final = 4  # that each lane has of a matrix
-ROWS: Final = 8
+ROWS: Final = 8  # of a matrix
 TR_LANES: Final = 16  # lanes between which AMD's ds_read_b64_tr_b16, b8 and b4 exchange elements
 # Looking for a formula takes time that grows with the table: seconds for so many entries.
 _MAX_FITTED: Final = 1 << 18
@@ -220,30 +220,32 @@ def widest_access(
         shape: of the tile; accesses are wide along the last dimension.
         element_bytes: of an element.
         name: of the access.
-        op: of the access; of a matrix op, the values are the rows that each lane addresses.
-        width_bytes: bytes a thread moves at once; None for the most that its values fill.
+        op: of the access; of a matrix op, the values are the elements of the rows that each lane addresses.
+        width_bytes: bytes a thread moves at once (a matrix op: a row's, whatever is given); None for the most
+            that its values fill. Where it is less than an element's, a part of each is moved.
         lanes: of a warp.
-        bytes_field: what gives the width, for errors.
+        bytes_field: the option or field that gives the width, for errors.
 
     Raises:
         ProblemFileError: the values do not lie `width_bytes` together, or follow no formula.
     """
     if op.startswith(("ldmatrix", "stmatrix")):
         width_bytes = ROW_BYTES
-    widths = [width_bytes] if width_bytes is not None else [w for w in WIDTHS if w >= element_bytes]
+    widths = [width_bytes] if width_bytes is not None else [w for w in WIDTHS if w % element_bytes == 0]
+    if not widths:
+        wrong = f"no access moves whole elements of {element_bytes} bytes; say how many bytes one moves"
+        raise ProblemFileError(bytes_field, wrong)
     element = np.ravel_multi_index(tuple(np.moveaxis(table, -1, 0)), tuple(shape)).astype(np.int64)
-    ownership = Ownership(tuple(shape), distinct_in_order(element))
-    for width in widths:
+    ownership = Ownership(tuple(shape), distinct_in_order(element))  # a value twice is moved once
+    for width in widths:  # one that is no whole number of elements is refused where the access is read
         starts = ownership.last_dim_starts(max(1, width // element_bytes))
         if starts is not None:
             break
-    else:
-        raise ProblemFileError(
-            bytes_field,
-            f"the values of {name!r} do not lie {width_bytes} bytes together along the last dimension",
-        )
+    else:  # of a given width: one element by itself is always together
+        wrong = f"the values of {name!r} do not lie {width_bytes} bytes together along the last dimension"
+        raise ProblemFileError(bytes_field, wrong)
     access: dict[str, Any] = {"name": name, "op": op}
-    if op in ("load", "store", "cp.async"):
+    if op in ("load", "store", "cp.async"):  # the names of other operations say their width
         access["bytes"] = width
     return access | index_fields(starts, shape, lanes)
 

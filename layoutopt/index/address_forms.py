@@ -45,7 +45,7 @@ from layoutopt.index.folding import is_power
 from layoutopt.problems.types import Access
 
 _ADDRESS_BITS: Final = (1 << 32) - 1
-_MAX_CHAIN: Final = 64  # constants that no formula gives, as a chain of comparisons
+_MAX_CHAIN: Final = 64  # values of a loop variable, at most, for which a chain of comparisons is written
 _CHEAP: Final = 4  # instructions of a pass that are few enough to look no further
 COMPARED: Final = 16  # iterations by which forms are compared
 
@@ -205,8 +205,8 @@ class FormSearch:
             digits = [(k, size) for k, (variable, size) in enumerate(axes) if variable == v]
             step = _table([(added.get(k), size) for k, size in digits], np.add)
             flip = _table([(flipped.get(k), size) for k, size in digits], np.bitwise_xor)
-            steps.append(_formula(v, step, address, self.ranges))
-            flips.append(_formula(v, flip, address, self.ranges))
+            steps.append(_formula(v, step, address))
+            flips.append(_formula(v, flip, address))
             bits |= int(np.bitwise_or.reduce(flip))
         if any(node is None for node in (*steps, *flips)):
             return None
@@ -324,8 +324,16 @@ def _joined(symbol: str, nodes: Sequence[Node | None]) -> Node:
     return joined(symbol, (node for node in nodes if node is not None and node != Const(0)))
 
 
-def _formula(variable: str, values: IntArray, address: Node, ranges: Mapping[str, Range]) -> Node | None:
-    """`values[variable]` as an expression: a product, moved bits, the address's own form, or a chain."""
+def _formula(variable: str, values: IntArray, address: Node) -> Node | None:
+    """`values[variable]` as an expression: a product, moved bits, the address's own form, or a chain.
+
+    The chain compares with each value but the last. None where there are too many values even for it.
+
+    Args:
+        variable: of a loop.
+        values: what each value of `variable` adds to the address, or flips of it; 0 at 0.
+        address: the whole of it.
+    """
     v, n = Var(variable), len(values)
     env, own_range = {variable: np.arange(n, dtype=np.int64)}, {variable: (0, n - 1)}
     step = int(values[-1]) // max(n - 1, 1)
@@ -333,21 +341,21 @@ def _formula(variable: str, values: IntArray, address: Node, ranges: Mapping[str
         return simplify(Op("*", (v, Const(step))), own_range)
     moved = moved_bits(v, values)
     forms = [*bit_sums(v, values), *([] if moved is None else [moved])]
-    forms = [form for form in forms if _same(form, env, values)]
-    if forms:
+    forms = [form for form in forms if _same(form, env, values)]  # sums of bits are guesses
+    if forms:  # never dearer than the address's own form, on any tile of the catalogue
         return min(forms, key=lambda form: instructions([form], own_range))
     # The address where all else is 0, less what it is at 0.
     others: dict[str, Node] = {w: Const(0) for w in names(address) if w != variable}
     own = simplify(substituted(address, others), own_range)
     at_zero = int(evaluate(own, {variable: np.zeros(1, np.int64)}).ravel()[0])
-    own = simplify(Op("-", (own, Const(at_zero))), ranges)
-    if instructions([own], ranges) <= n and _same(own, env, values):
+    own = simplify(Op("-", (own, Const(at_zero))), own_range)
+    if instructions([own], own_range) <= n and _same(own, env, values):  # the chain takes more than n
         return own
     if n > _MAX_CHAIN:
         return None
     chain: Node = Const(int(values[-1]))
     for k in range(n - 2, -1, -1):
-        chain = Op("if", (Const(int(values[k])), Op("==", (v, Const(k))), chain))
+        chain = Op("if", (Const(int(values[k])), Op("==", (v, Const(k))), chain))  # values[k] if v == k else
     return chain
 
 

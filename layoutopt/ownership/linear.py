@@ -222,21 +222,23 @@ class _Pair:
         self.line_bits = max(0, shared.line_bits - element_bits)
 
     def plan(self, room: Room) -> Plan | None:
-        """The layout; None where the moves do not go together, or scratch is too small for them.
+        """The layout; None where no V serves both moves, or scratch is too small for them.
 
-        The lowest offset bits are those within V (see the module); then come the bits that choose a bank, and
-        those that choose a line of all banks; then those of rounds.
+        The lowest offset bits are those within V, the elements that are consecutive because an address of
+        either move reaches several; then come the bits that choose a bank, and those that choose a line of
+        all banks; then those of rounds.
         """
+        # V's basis, lowest offset bit first: an address reaches the first vectors, as many as its move says.
         chain = self._row_vectors() if any(m.row_lanes for m in self.moves) else self._register_vectors()
-        pairs = None if chain is None else self._pairs(chain)
-        if chain is None or pairs is None:
+        half_pairs = None if chain is None else self._pairs(chain)
+        if chain is None or half_pairs is None:
             return None
         vectors = self._whole_words(chain)
-        functionals = self._functionals(vectors, pairs)
-        space = self._space([*vectors, *filter(None, pairs)], room)
-        if functionals is None or space is None:
+        functionals = self._functionals(vectors, half_pairs)  # number i gives offset bit i of an element
+        in_scratch = self._space([*vectors, *filter(None, half_pairs)], room)  # at a time
+        if functionals is None or in_scratch is None:
             return None
-        pairs = self._aligned(pairs, vectors, functionals)
+        half_pairs = self._aligned(half_pairs, vectors, functionals)
 
         def reduced(vector: int) -> int:
             """The vector plus one of V at which all functionals vanish: its part beyond V."""
@@ -245,20 +247,23 @@ class _Pair:
                     vector ^= v
             return vector
 
+        # The source holds every element: what it holds beyond one round numbers them, registers first.
         source = self.sides[0]
-        rounds = independent([*source.registers, *source.held_warps, *source.held_lanes], space)
+        rounds = independent([*source.registers, *source.held_warps, *source.held_lanes], in_scratch)
         bank_bits = max(0, self.line_bits - len(vectors))
         phases = []  # of each side, the differences within a phase that the banks' bits must tell apart
         wavefronts = 0
-        for move, pair in zip(self.moves, pairs, strict=True):
-            of_phase = independent([*move.phase_vectors, *([pair] if pair else [])])
-            # Those that bits within V tell apart lie in different banks already.
-            same_word_place = kernel(of_phase, functionals[max(move.address_bits, self.word_bits) :])
-            phases.append(independent(map(reduced, same_word_place)))
+        for move, half_pair in zip(self.moves, half_pairs, strict=True):
+            of_phase = independent([*move.phase_vectors, *([half_pair] if half_pair else [])])
+            # Lower offset bits lie within one address's reach or one word; V's others choose banks.
+            not_apart_in_v = kernel(of_phase, functionals[max(move.address_bits, self.word_bits) :])
+            phases.append(independent(map(reduced, not_apart_in_v)))
+            # Each dimension beyond the bank bits doubles a phase; `_apart` lets none be lost on either side.
             wavefronts += move.wavefronts << max(0, len(phases[-1]) - bank_bits)
-        banks, lines = _apart(independent(map(reduced, space)), phases[0], phases[1], bank_bits)
+        banks, lines = _apart(independent(map(reduced, in_scratch)), phases[0], phases[1], bank_bits)
         offset = (*vectors, *banks, *lines)
-        return Plan(self.moves, (*offset, *map(reduced, rounds)), len(offset), pairs, wavefronts)
+        basis = (*offset, *map(reduced, rounds))
+        return Plan(self.moves, basis, offset_bits=len(offset), pairs=half_pairs, wavefronts=wavefronts)
 
     def _register_vectors(self) -> list[int] | None:
         """A basis of V, lowest offset bit first, where both sides move vectors of registers; None: no V.

@@ -97,6 +97,13 @@ def test_bases_are_xored():
     assert single.accesses[0].loops == {"i": 8}
 
 
+def test_elements_that_no_access_moves_whole_need_a_width():
+    data = {"name": "a", "op": "load", "bases": {"lane": [[0, 1], [0, 2], [0, 4], [0, 8], [1, 0]]}}
+    with refused_with("accesses[0].bytes: no access moves whole elements of 12 bytes"):
+        problem(data, tile="2x16 float3")
+    assert problem({**data, "bytes": 4}, tile="2x16 float3").accesses[0].bytes == 4
+
+
 GIVEN = access([[[0, 1]] * 32])
 
 
