@@ -55,7 +55,7 @@ def blocks(trace: Trace, tile: Tile, element_alignment: int | None = None) -> Bl
     element = np.arange(count)
     # Accesses of several elements start at multiples of their own width along the last dimension.
     before = element % tile.shape[-1] % block_elements
-    return Blocks(width, element - before, before * size)
+    return Blocks(width=width, head=element - before, place=before * size)
 
 
 def base_alignment(trace: Trace, *, swizzled: bool) -> int:

@@ -209,7 +209,8 @@ def _without_lanes(access: Access, problem: Problem, device: Device) -> LaneTrac
     operation = Operation(access.hardware.engine, 16)
     rule = device.rule(operation, "op")
     none = np.zeros((-(-problem.threads // device.lanes), device.lanes), np.int64)
-    return LaneTrace(access.name, access.op, operation, rule, none, none != 0, none[:, 0], 1)
+    active, weight = np.zeros(none.shape, bool), none[:, 0]
+    return LaneTrace(access.name, access.op, operation, rule, none, active, weight, width_elements=1)
 
 
 def _operation(access: Access, tile: Tile, device: Device) -> Operation:

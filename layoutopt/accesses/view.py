@@ -177,7 +177,7 @@ def view_along(shape: tuple[int, ...], steps: list[Step]) -> View | None:
         if last == len(shape) - 1:
             return None
         order = [*(d for d in range(len(shape)) if d != last), last]
-        return View(shape, tuple((Digit(d, 1, shape[d], 1),) for d in order))
+        return View(shape, tuple((Digit(d, divide=1, size=shape[d], stride=1),) for d in order))
     outer = []  # what is left of each coordinate between the bits that a vector's elements count
     for d, extent in enumerate(shape):
         in_vector = sorted(step.distance for step in steps if step.dim == d)
@@ -190,7 +190,7 @@ def view_along(shape: tuple[int, ...], steps: list[Step]) -> View | None:
         if before is not None and (before.dim, before.divide * before.size) == (dim, distance):
             inner[-1] = replace(before, size=2 * before.size)
         else:
-            inner.append(Digit(dim, distance, 2, 1 << k))
+            inner.append(Digit(dim, divide=distance, size=2, stride=1 << k))
     if len(outer) >= MAX_DIMS:
         raise ProblemFileError("accesses", f"vectors would cut the tile into more than {MAX_DIMS} dimensions")
     return View(shape, (*outer, tuple(inner)))

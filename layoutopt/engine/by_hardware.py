@@ -175,7 +175,7 @@ def _divisors(count: int) -> list[int]:
 def _box_starts(turned: IntArray, box: tuple[int, ...], size: int, mode: Mode) -> IntArray | None:
     """Where each box starts, row-major; None where one does not lie as the mode has it."""
     boxes = _cut(turned, box)
-    starts: IntArray = mode.flipped(boxes[:, 0])  # of its first element: undone
+    starts: IntArray = mode.flipped(boxes[:, 0])  # the XOR of its first element, undone
     if (starts % engine("tma").base_bytes).any():
         return None
     row, column = np.divmod(np.arange(boxes.shape[1]), box[-1])
@@ -205,27 +205,33 @@ def _bulk_copy(use: HardwareUse, tile: Tile, offsets: IntArray) -> BulkCopy:
         raise LayoutError(f"a copy of {use.bytes} bytes is torn")
     if (starts % rules.base_bytes).any():
         raise LayoutError(f"a copy does not begin at a multiple of {rules.base_bytes} bytes")
-    return BulkCopy(use.bytes, len(rows), tuple(starts.tolist()), rules.base_bytes)
+    return BulkCopy(
+        use.bytes, copies=len(rows), starts=tuple(starts.tolist()), alignment_bytes=rules.base_bytes
+    )
 
 
 # Matrices --------------------------------------------------------------------------------------
 
 
 def _matrix(access: Access, use: HardwareUse, tile: Tile, offsets: IntArray) -> MatrixDescriptor:
-    """The descriptor by which the tensor cores read every operand of an access in this layout."""
+    """The descriptor by which the tensor cores read every operand of an access in this layout.
+
+    `offsets`: byte offset of every element, in the tile's shape. LayoutError where no mode reads it.
+    """
     rules, size = engine(use.engine), tile.element_bytes
-    k, mn = matrix_dims(use, offsets.ndim)
-    rest = [d for d in range(offsets.ndim) if d != k and d not in mn]
-    extent = math.prod(offsets.shape[d] for d in mn)
-    rows, depth = instruction_rows(access, tile), rules.k_bytes // size
-    assert rows is not None
-    turned = offsets.transpose([*rest, *mn, k])
-    turned = turned.reshape([*turned.shape[: len(rest)], extent, offsets.shape[k]])
+    k_dim, mn_dims = matrix_dims(use, offsets.ndim)
+    rest = [d for d in range(offsets.ndim) if d != k_dim and d not in mn_dims]
+    extent = math.prod(offsets.shape[d] for d in mn_dims)
+    rows, depth = instruction_rows(access, tile), rules.k_bytes // size  # elements of M or N, and of K
+    assert rows is not None  # checked when the problem was read
+    turned = offsets.transpose([*rest, *mn_dims, k_dim])
+    turned = turned.reshape([*turned.shape[: len(rest)], extent, offsets.shape[k_dim]])
     operands = _cut(turned, (*(1 for _ in rest), rows, depth)).reshape(-1, rows, depth)
-    for mode in _allowed(use):
+    for mode in _allowed(use):  # in the order of the data file, and the first that reads all
         for major in _majors(use, rules, size):
+            # `flipped` undoes the mode's XOR. The first operand by itself excludes most modes.
             found = _fields(mode.flipped(operands[:1]), size, mode, major)
-            if found is not None:  # of the first operand, which soon tells of most modes that it is none
+            if found is not None:
                 found = _fields(mode.flipped(operands), size, mode, major)
             if found is None:
                 continue
@@ -234,13 +240,13 @@ def _matrix(access: Access, use: HardwareUse, tile: Tile, offsets: IntArray) -> 
                 mode=mode.short,
                 code=mode.code,
                 major=major,
-                k_dim=k,
+                k_dim=k_dim,
                 instructions=len(operands),
                 shape=(rows, depth),
                 leading_byte_offset=leading,
                 stride_byte_offset=stride,
-                base_offset=0,
-                descriptor=f"{_bits(rules, mode, leading, stride):#018x}",
+                base_offset=0,  # `_fields` has every pattern begin at its alignment
+                descriptor=f"{_bits(rules, mode, leading, stride):#018x}",  # with start 0
                 starts=tuple(starts.tolist()),
                 alignment_bytes=mode.alignment_bytes,
             )

@@ -41,7 +41,8 @@ from layoutopt.problems.answer import Estimate
 # Copies past the registers, which are written by lines of so many bytes.
 _WHOLE_LINES: Final = "cp.async.cg"
 _LINE_BYTES: Final = 128
-# Index instructions of an iteration that the compiler branches around, where others are computed for nothing.
+# Index instructions of an iteration from which the compiler branches around them where a lane takes no part;
+# fewer are computed in vain.
 _BRANCHED: Final = 7
 # Iterations of loads under a predicate that loops change, beyond which nothing is estimated: whether lanes
 # wait, skip or are branched around is the compiler's choice in each. Of the tiles that an H200 timed, four
@@ -53,9 +54,8 @@ class Memory(Struct, frozen=True):
     """What one access asks of the memory in one pass of a block, times its weight."""
 
     wavefronts: float  # of all warps
-    # `warp_wavefronts, warp_instructions`: of the warp that has most
-    warp_wavefronts: float
-    warp_instructions: float
+    warp_wavefronts: float  # of the warp that has most
+    warp_instructions: float  # issued by the warp that issues most
 
     def cycles(self, timing: Timing) -> float:
         """Cycles of the access alone: of its wavefronts, or of its slowest warp."""
@@ -67,16 +67,17 @@ class Terms(Struct, frozen=True):
     """What the estimate counts of a layout: one pass of a block, each access times its weight."""
 
     memory: tuple[Memory, ...]  # access by access
-    # `accesses, copies`: how many there are; copies come from global memory
-    accesses: float = 0
-    copies: float = 0
-    copied_bytes: float = 0  # from global memory
+    accesses: float = 0  # how many there are
+    copies: float = 0  # how many of them copy from global memory
+    copied_bytes: float = 0  # from global memory, by all lanes
     # Aligned runs of 128 bytes beyond the first, of each phase of a 16-byte copy past the registers
     lines: float = 0
     waits: float = 0  # iterations of loads whose predicate changes from iteration to iteration
     branches: float = 0  # iterations of any access under such a predicate with long index code
     instructions: float = 0  # of the index code of all warps
-    cost: int = 0  # of the index code of all accesses, one after the other, as results count it
+    cost: int = (
+        0  # instructions of all accesses' index code, of one thread, without weights, as results count
+    )
 
     def cycles(self, timing: Timing) -> float:
         """Cycles of one pass of a block that has the multiprocessor to itself."""
@@ -175,25 +176,28 @@ def terms(case: Case, layout: Layout | Node) -> Terms:
     """
     table, code = case.table(layout), case.index_code(layout)
     total: dict[str, float] = defaultdict(float)  # by field of `Terms`
-    warps, memory = -(-case.problem.threads // case.device.lanes), []
+    memory, warps = [], -(-case.problem.threads // case.device.lanes)
     for lanes, count, index in zip(case.lanes.accesses, case.count(table), code, strict=True):
-        weights = lanes.weight / case.lanes.weight_unit  # of warp instructions; of the access their mean
-        weight, does, cost = float(weights.mean()), lanes.operation.does, index.instructions
+        weights = lanes.weight / case.lanes.weight_unit  # of warp instructions: by iteration, then by warp
+        weight, does, code_cost = float(weights.mean()), lanes.operation.does, index.instructions
         issued = np.where(count.phases > 0, weights, 0.0)
         wavefronts = count.wavefronts * weights
-        of_warps = (part.reshape(cost.iterations, -1).sum(axis=0) for part in (wavefronts, issued))
-        memory.append(Memory(float(wavefronts.sum()), *(float(part.max(initial=0)) for part in of_warps)))
+        by_warp = (part.reshape(code_cost.iterations, -1).sum(axis=0) for part in (wavefronts, issued))
+        most, most_issued = (float(part.max(initial=0)) for part in by_warp)
+        memory.append(Memory(float(wavefronts.sum()), warp_wavefronts=most, warp_instructions=most_issued))
         total["lines"] += float((_further_lines(lanes, table) * weights).sum())
         total["accesses"] += weight
         total["copies"] += weight * does.copies
         if does.copies:
             width = lanes.operation.width_bytes
             total["copied_bytes"] += float((lanes.active.sum(axis=1) * weights).sum()) * width
-        total["instructions"] += weight * warps * cost.total
-        if index.active is not None and names(index.active) - {"tid"}:
-            iterations = weight * float(issued.reshape(cost.iterations, -1).any(axis=1).sum())
-            total["waits"] += iterations * does.returns
-            total["branches"] += iterations * (cost.looped / cost.iterations >= _BRANCHED)
+        total["instructions"] += weight * warps * code_cost.total
+        if index.active is not None and names(index.active) - {"tid"}:  # a predicate that loops change
+            iterations = weight * float(issued.reshape(code_cost.iterations, -1).any(axis=1).sum())
+            total["waits"] += (
+                iterations * does.returns
+            )  # loads of several iterations are not in flight at once
+            total["branches"] += iterations * (code_cost.looped / code_cost.iterations >= _BRANCHED)
     return Terms(tuple(memory), **total, cost=sum(index.instructions.total for index in code))
 
 

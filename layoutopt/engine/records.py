@@ -100,7 +100,7 @@ def count_table(path: Path, op: str, width_bytes: int | None, device: Device) ->
         ProblemFileError: the op, the array's type or shape, or an address is wrong.
     """
     operation = _operation(op, width_bytes, device)
-    totals = Totals("layoutopt.count/1", device.name, op)
+    totals = Totals(schema_="layoutopt.count/1", target=device.name, op=op)
     instructions = len(_mapped(path, device))
     for start in range(0, instructions, WINDOW_INSTRUCTIONS):
         # Mapped anew for each window, so that the pages already counted do not stay in memory.
@@ -226,7 +226,7 @@ def _first_fault(address: IntArray, active: BoolArray, operation: Operation) -> 
 
 
 def _mapped(path: Path, device: Device) -> IntArray:
-    """A .npy table of addresses, shape (instructions, lanes), mapped into memory."""
+    """A .npy table of addresses, mapped into memory; its type and shape (instructions, lanes) are checked."""
     table = array_file.opened(path)
     if table.dtype != np.int64:
         raise ProblemFileError("", f"{str(path)!r} must hold int64 byte addresses, not {table.dtype.str}")

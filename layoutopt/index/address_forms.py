@@ -164,7 +164,7 @@ class FormSearch:
 
     def as_it_is(self, node: Node, positive: frozenset[Node] = frozenset()) -> Form:
         """The form with every loop variable in its base; of its dividends, `positive` are not negative."""
-        return Form(node, Const(0), Const(0), tuple(self.loops), 0, positive)
+        return Form(node, tuple(self.loops), positive=positive)
 
     def _hoisted(self, address: Node, everywhere: IntArray, expand: bool) -> Form | None:
         """The form with as few loop variables in the base as possible; None where all would stay in it.
@@ -210,7 +210,7 @@ class FormSearch:
             bits |= int(np.bitwise_or.reduce(flip))
         if any(node is None for node in (*steps, *flips)):
             return None
-        return Form(Const(0), _joined("^", flips), _joined("+", steps), inside, bits, frozenset())
+        return Form(Const(0), inside, _joined("^", flips), _joined("+", steps), flip_bits=bits)
 
     def _cheapest(self, node: Node) -> Node:
         """The cheapest form of a base: as given, or bits of `tid` moved or added up."""

@@ -273,12 +273,12 @@ class Form(Struct, frozen=True):
     """One way to compute an address."""
 
     base: Node  # over `tid` and the variables in `inside`
-    flips: Node  # XORed into the base, over the loop variables; `Const(0)` for nothing
-    steps: Node  # added after that, over the loop variables; `Const(0)` for nothing
     inside: tuple[str, ...]  # loop variables that stay in the base
-    flip_bits: int  # all bits that `flips` may hold
+    flips: Node = Const(0)  # XORed into the base, over the loop variables; `Const(0)` for nothing
+    steps: Node = Const(0)  # added after that, over the loop variables; `Const(0)` for nothing
+    flip_bits: int = 0  # all bits that `flips` may hold
     # Dividends in the base that no active thread makes negative, though their ranges allow it
-    positive: frozenset[Node]
+    positive: frozenset[Node] = frozenset()
 
     @property
     def address(self) -> Node:

@@ -196,8 +196,9 @@ def _of_access(access: Access, lanes: LaneTrace, problem: Problem, asked: _Asked
         at = {name: evaluate(node, env, active) for name, node in index.items()}
         if ((evaluate(asked.spellings[0], at, active) != wanted) & active).any():
             raise VerificationError(_DIFFERS.format(access.name))
-        whole = Form(addresses[0], Const(0), Const(0), tuple(access.loops), 0, frozenset())
-        cost = Instructions(0, _operators(asked.spellings[0], inside) * iterations, iterations)
+        whole = Form(addresses[0], inside=tuple(access.loops))
+        looped = _operators(asked.spellings[0], inside) * iterations
+        cost = Instructions(once=0, looped=looped, iterations=iterations)
         return IndexCode(whole, predicate, ranges, start(whole), cost)
     if predicate is not None:
         predicate = simplify(predicate, ranges)

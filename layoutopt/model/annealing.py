@@ -59,9 +59,9 @@ class _Schedule(NamedTuple):
 
 # Squares lead to layouts without conflicts; wavefronts, a maximum, to the least where some conflicts remain;
 # columns to the fewest bytes.
-_NO_CONFLICTS = _Schedule(0, 1, 0.05, 0.3, 0.1, 500)
-_FEW_WAVEFRONTS = _Schedule(1, 0.3, 0.05, 0.3, 0.08, 500)
-_EVEN_COLUMNS = _Schedule(1, 0.3, 1, 0.5, 0.1, 100)
+_NO_CONFLICTS = _Schedule(wavefront=0, square=1, column=0.05, warmest=0.3, coldest=0.1, visits=500)
+_FEW_WAVEFRONTS = _Schedule(wavefront=1, square=0.3, column=0.05, warmest=0.3, coldest=0.08, visits=500)
+_EVEN_COLUMNS = _Schedule(wavefront=1, square=0.3, column=1, warmest=0.5, coldest=0.1, visits=100)
 
 
 def part(function: Function) -> Function:

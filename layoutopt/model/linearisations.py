@@ -458,7 +458,7 @@ def matrices(space: Space, word_bits: int, bank_bits: int) -> Iterator[Linearisa
             if digits and digits[-1].dim == d and digits[-1].divide * digits[-1].size == 1 << b:
                 digits[-1] = Digit(d, digits[-1].divide, digits[-1].size * 2, digits[-1].stride)
             else:
-                digits.append(Digit(d, 1 << b, 2, 1 << place))
+                digits.append(Digit(d, divide=1 << b, size=2, stride=1 << place))
         digits += [Digit(d, 1, 1, 1 << len(bits)) for d, extent in enumerate(space.shape) if extent == 1]
         digits.reverse()
         span = 1 << len(bits)

@@ -333,7 +333,7 @@ def linearisation(pitches: Pitches, space: Space) -> Linearisation:
     # Slowest first; of equal strides, what is contiguous comes last.
     contiguous = [d for d in range(len(shape)) if pitches[d] == 1] or [len(shape) - 1]
     order = sorted(range(len(shape)), key=lambda d: (-strides[d], d in contiguous, d))
-    digits = tuple(Digit(d, 1, shape[d], strides[d]) for d in order)
+    digits = tuple(Digit(d, divide=1, size=shape[d], stride=strides[d]) for d in order)
     in_order = [d for d in order if d in ordered]
     names = [] if in_order == sorted(in_order) else ["order"]
     names += ["pad"] if span > math.prod(shape) else []

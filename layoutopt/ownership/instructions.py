@@ -156,4 +156,5 @@ class _Side:
         else:
             vector = f".v{width // 4}" if width > 4 else ""
             op = f"{'st' if stores else 'ld'}.shared{vector}.b{min(width, 4) * 8}"
-        return Instruction("store" if stores else "load", op, operation, width, round_, registers, address)
+        kind: Literal["store", "load"] = "store" if stores else "load"
+        return Instruction(kind, op, operation, width, round_, registers, byte_address=address)

@@ -85,12 +85,13 @@ def memory(gpu: Device) -> Memory:
             ):
                 continue
             second = rule.phases[1][0] if len(rule.phases) > 1 else 0  # a lane of the second phase, if any
-            phases[stores, bits] = Phase(tuple(basis), rule.merges_pairs and second != 0, second)
+            phases[stores, bits] = Phase(tuple(basis), rule.merges_pairs and second != 0, next_lane=second)
     has = frozenset(s for s, kind in ((False, "ldmatrix"), (True, "stmatrix")) if gpu.has(kind))
-    line = (gpu.banks * gpu.bank_bytes).bit_length() - 1
+    line_bits = (gpu.banks * gpu.bank_bytes).bit_length() - 1
     # A wavefront may serve more words than there are banks: on Kepler, all of a row.
     served_bytes = max(max(rule.banks, rule.row_words) * rule.bank_bytes for rule in gpu.rules.values())
-    return Memory(line, served_bytes.bit_length() - 1, gpu.bank_bytes.bit_length() - 1, phases, has)
+    wavefront_bits, word_bits = served_bytes.bit_length() - 1, gpu.bank_bytes.bit_length() - 1
+    return Memory(line_bits, wavefront_bits, word_bits, phases, matrices=has)
 
 
 class Move(Struct, frozen=True):
@@ -111,7 +112,7 @@ class Move(Struct, frozen=True):
         if self.kind == "vector":
             return Operation("store" if stores else "load", 1 << (element_bits + self.address_bits))
         kind = "stmatrix" if stores else "ldmatrix"
-        return Operation(kind, ROW_BYTES, matrices, self.kind == "matrix.trans")
+        return Operation(kind, ROW_BYTES, matrices=matrices, transposed=self.kind == "matrix.trans")
 
 
 def moves(side: Side, element_bits: int, shared: Memory) -> Iterator[Move]:
@@ -139,8 +140,8 @@ def moves(side: Side, element_bits: int, shared: Memory) -> Iterator[Move]:
         of_phase = (sum_of_bits(side.lanes, mask) for mask in intersection(active_lanes, lane_masks))
         count = 1 << (register_bits - k)  # instructions of a warp
         vectors = tuple(independent(of_phase))
-        wavefronts = count * warps << phase_bits
-        yield Move(side, "vector", k, k, (), vectors, wavefronts=wavefronts, instructions=count)
+        cost = {"wavefronts": count * warps << phase_bits, "instructions": count}
+        yield Move(side, "vector", k, k, row_lanes=(), phase_vectors=vectors, **cost)
     word = max(0, 2 - element_bits)  # log2 of the elements of a matrix's word, of which a row has four
     whole_warps = len(active_lanes) == len(side.lanes) == _MATRIX_LANES
     if side.stores not in shared.matrices or not whole_warps or element_bits > 2 or register_bits < word:
@@ -148,9 +149,9 @@ def moves(side: Side, element_bits: int, shared: Memory) -> Iterator[Move]:
     count = 1 << (register_bits - word)  # matrices of a warp, each of which takes a wavefront
     cost = {"wavefronts": count * warps, "instructions": -(-count // 4)}
     row_lanes, other_lanes = (tuple(v for v in lanes if v) for lanes in (side.lanes[:2], side.lanes[2:]))
-    yield Move(side, "matrix", word + 2, word, (0, 1), other_lanes, **cost)
+    yield Move(side, "matrix", word + 2, word, row_lanes=(0, 1), phase_vectors=other_lanes, **cost)
     if word:  # the two halves of a register belong to two rows of a transposed matrix
-        yield Move(side, "matrix.trans", word + 2, word - 1, (2, 3, 4), row_lanes, **cost)
+        yield Move(side, "matrix.trans", word + 2, word - 1, (2, 3, 4), phase_vectors=row_lanes, **cost)
 
 
 class Room(NamedTuple):

@@ -125,7 +125,7 @@ class Board(Struct, frozen=True, eq=False):
         return self.counted_excess == excess
 
 
-NO_BOARD: Final = Board((), {}, {}, 0, 0)
+NO_BOARD: Final = Board((), vector_words={}, place={}, banks=0, bank_bytes=0)
 
 
 class Subject(Struct, frozen=True):
@@ -194,7 +194,8 @@ def _board(trace: Trace, tile: Tile) -> Board:
         ideal = -(-(len(of_phase) + wordless) // banks)
         # Where equal addresses wait for each other, a phase costs more than its distinct words do.
         any_pair_costs = needed == ideal == 1 and not waits
-        phases.append(Phase(of_phase, weight, max(0, needed - ideal), any_pair_costs, first))
+        least_excess = max(0, needed - ideal)
+        phases.append(Phase(of_phase, weight, least_excess, any_pair_costs, first))
     return replace(board, phases=tuple(phases))
 
 

@@ -295,7 +295,7 @@ def _threes(board: Board, view: View) -> Iterator[Share]:
                     seen.add(three)
                     of_v, of_w, of_f = (in_view[numbers[n]] for n in (v, w, f))
                     words = of_v & of_w | of_f & (of_v ^ of_w)
-                    yield Share(view, tuple(sorted(words)), three, 0)
+                    yield Share(view, tuple(sorted(words)), phases=three, weight=0)
 
 
 def _touched(phases: Sequence[set[int]]) -> npt.NDArray[np.float32]:

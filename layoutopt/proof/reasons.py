@@ -217,7 +217,7 @@ def every_layout(
     """
     large = sum(access.element.size for access in trace.accesses) > _QUICK
     if large and current().spent:
-        return EveryLayout(0, "", None)
+        return EveryLayout(bound=0, evidence="", free=None)
     subject = subject_of(tile, device, trace)
     bound, evidence, free = 0, "", None
     reasons = NO_SOLVER if quick else REASONS

@@ -96,7 +96,7 @@ class _Tiles:
         units: what gets one layout: a tile, or the tiles that share it. Its front holds the layouts found for
             it, the points, each of less excess in more bytes than the one before.
         plan: which units live when, so that some may lie in the bytes of others.
-        elements: bytes that the elements take at least.
+        elements_bytes: bytes that the elements of all tiles take at least, packed.
         limit: bytes that the layouts may take: `max_bytes`, else the shared memory of a block of the GPU.
     """
 
@@ -105,15 +105,15 @@ class _Tiles:
         with unhurried():
             self.units = units_of(block, gpu)
         self.plan = plan_of(block, self.units)
-        self.elements = least_bytes(self.plan, [unit.elements_bytes for unit in self.units])
+        self.elements_bytes = least_bytes(self.plan, [unit.elements_bytes for unit in self.units])
         self.limit = within_room(block, gpu).layout.max_bytes
 
     def within_room(self) -> Arrangement:
         """Layouts of least excess within `layout.max_bytes`, else within the shared memory of a block."""
         asked, limit = self.block.layout.max_bytes, self.limit
-        if limit is not None and self.elements > limit:
+        if limit is not None and self.elements_bytes > limit:
             most = f"layout.max_bytes is {limit}" if asked else f"a block of {self.block.target} has {limit}"
-            reason = f"the elements alone need {self.elements} bytes; {most} ({EVERY_LAYOUT})"
+            reason = f"the elements alone need {self.elements_bytes} bytes; {most} ({EVERY_LAYOUT})"
             return self._without(Status.INFEASIBLE, reason, limit)
         if asked is None:
             # Layouts that fit without a limit have a proof for every size, so they are tried first.
@@ -131,11 +131,11 @@ class _Tiles:
         Those are the bytes of the elements where layouts of so few are found, else of the smallest layouts.
         """
         block, limit = self.block, self.limit
-        if limit is not None and self.elements > limit:
+        if limit is not None and self.elements_bytes > limit:
             return self._in_bytes(block.layout.max_bytes)
         with spending(current().part(_ELEMENTS_SHARE)):
-            found = self._in_bytes(self.elements)
-        if found.tiles or self.elements == limit:
+            found = self._in_bytes(self.elements_bytes)
+        if found.tiles or self.elements_bytes == limit:
             return replace(found, max_bytes=limit)
         sizes, alignments, are_smallest = [], [], True  # of the smallest layout of each unit
         for unit in self.units:
@@ -158,7 +158,7 @@ class _Tiles:
 
     def _without(self, status: Status, reason: str, limit: int | None) -> Arrangement:
         """An answer without layouts."""
-        proof = Proof(Bound(0, EVERY_LAYOUT), Bound(self.elements, EVERY_LAYOUT))
+        proof = Proof(Bound(0, EVERY_LAYOUT), Bound(self.elements_bytes, EVERY_LAYOUT))
         return Arrangement(self.block.name, self.gpu.name, status, proof, reason, max_bytes=limit)
 
     def _best(self, limit: int | None) -> Arrangement:
@@ -211,30 +211,34 @@ class _Tiles:
         """Proved bounds of the weighted excess and of the bytes, and whether the arrangement is optimal.
 
         Args:
+            explored: the best combination, and the least that any other could cost (`bound`).
             total: bytes of the best combination, packed.
-            tight: whether none of them is lost to alignment or overlay.
+            tight: whether no byte is lost to alignment, or beside a larger tile of another time.
             limit: bytes that the layouts may take.
         """
         assert explored.points is not None
         assert explored.key is not None
         assert explored.bound is not None
         units = self.units
-        excess, floor = _excess(explored.points), sum((unit.front.floor for unit in units), Fraction(0))
+        excess = _excess(explored.points)
+        floor = sum((unit.front.floor for unit in units), Fraction(0))  # of the weighted excess, as `excess`
         optimal = all(point.result.status is Status.OPTIMAL for point in explored.points)
         if not self.block.layout.objective.counts_only:  # instructions or time come first
-            bytes_bound = Bound(self.elements, EVERY_LAYOUT)
+            bytes_bound = Bound(self.elements_bytes, EVERY_LAYOUT)
             return Bound(_number(min(floor, excess)), EVERY_LAYOUT), bytes_bound, optimal and tight
-        above_bound = explored.key.cost.value - explored.bound.cost.value
-        is_least = above_bound <= 0
+        gap = explored.key.cost.value - explored.bound.cost.value
+        is_least = gap <= 0
         settled = all(unit.is_settled for unit in units)
-        # Of open widths the costs are wavefronts: they bound the excess with the widths that were chosen.
-        least_excess = excess - max(above_bound, Fraction(0)) if settled or optimal else floor
+        # Where lanes or widths are open, the bound of a cost may be a guess, and costs are wavefronts, whose
+        # gap bounds the excess of the chosen widths only: it counts where every point is optimal.
+        least_excess = excess - max(gap, Fraction(0)) if settled or optimal else floor
         least_excess = max(least_excess, Fraction(0))
-        size = min(explored.bound.bytes, total) if is_least else self.elements
+        # Bytes come second: they are bounded only where the cost is proved least.
+        size = min(explored.bound.bytes, total) if is_least else self.elements_bytes
         scope = _scope(units, limit)
-        return (
+        return (  # up to `floor`, or the bytes of the elements, a bound holds of every layout
             Bound(_number(least_excess), EVERY_LAYOUT if least_excess <= floor else scope),
-            Bound(size, EVERY_LAYOUT if size == self.elements else scope),
+            Bound(size, EVERY_LAYOUT if size == self.elements_bytes else scope),
             is_least and size == total and (settled or optimal),
         )
 
@@ -317,7 +321,7 @@ def _proof(units: Sequence[Unit], points: Sequence[Point], excess: Bound, size: 
     # Of the excess without weights, only what every layout has is known.
     unweighted = [unit.front.points[0].result.proof.excess for unit in units if unit.front.points]
     floor = sum(bound.lower_bound for bound in unweighted if bound.everywhere)
-    return Proof(Bound(floor, EVERY_LAYOUT), size, cost, excess)
+    return Proof(excess=Bound(floor, EVERY_LAYOUT), bytes=size, index_cost=cost, weighted_excess=excess)
 
 
 def _number(value: Fraction) -> int | float:

@@ -325,6 +325,7 @@ def _of_every_layout(problem: Problem, result: Result) -> Result:
     bound = bound if bound.everywhere else Bound(0, EVERY_LAYOUT)
     size = Bound(problem.tile.bytes, EVERY_LAYOUT)
     best = bound.lower_bound == result.weighted_excess and size.lower_bound == result.bytes
-    proof = Proof(bound, size, None, bound, None, result.proof.evidence if bound.lower_bound else "")
+    evidence = result.proof.evidence if bound.lower_bound else ""
+    proof = Proof(excess=bound, bytes=size, weighted_excess=bound, evidence=evidence)
     status = Status.OPTIMAL if best else Status.FEASIBLE
     return replace(result, status=status, proof=proof)

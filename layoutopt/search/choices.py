@@ -76,7 +76,7 @@ def solve_tile(problem: Problem, gpu: Device, ask: Ask) -> Result:
         return replace(result, reason=what_ended(result))
     except OutOfTime:
         proof = Proof(Bound(0, EVERY_LAYOUT), Bound(problem.tile.bytes, EVERY_LAYOUT))
-        return Result(problem.name, gpu.name, Status.UNKNOWN, proof, "out of time")
+        return Result(problem.name, gpu.name, Status.UNKNOWN, proof, reason="out of time")
 
 
 def what_ended(result: Result | Arrangement) -> str:
@@ -518,7 +518,7 @@ class _Lanes(_Open):
             answer = verified(case, proposal)
         reports = named_choices(answer.result.accesses, self.problem, settled)
         shown = replace(answer.result, accesses=reports, method=self.ask.method)
-        return _Solved(answer.rank, shown, settled, case, proposal.complete)
+        return _Solved(answer.rank, shown, chosen=settled, case=case, complete=proposal.complete)
 
     def _proposal(
         self, case: Case, layout: Layout, excess: float, result: Result, floor: Result | None

@@ -122,7 +122,7 @@ def propose(search: Search, _: Proposal | None) -> Proposal | None:
         size = best.bytes if best else min((c.bytes for c in served), default=size)
     return Proposal(
         Found(best.layout, best.name, best.weighted, best.bytes, best.alignment_bytes) if best else None,
-        excess_bound=Proved(least, scope, "hardware"),
+        excess_bound=Proved(least, scope, by="hardware"),
         bytes_bound=Proved(size, EVERY_LAYOUT if size == problem.tile.bytes else scope),
         plain_bound=Proved(plain, scope),
         left_open=not complete,

@@ -215,7 +215,7 @@ def may_be_others(problem: Problem, lanes: Trace) -> bool:
 
 def _digits(places: IntArray) -> tuple[Digit, ...] | None:
     """The digits of coordinates whose strides give these element offsets, of the tile's shape; or None."""
-    found = [Digit(dim, 1, 1, 0) for dim, extent in enumerate(places.shape) if extent == 1]
+    found = [Digit(dim, 1, size=1, stride=0) for dim, extent in enumerate(places.shape) if extent == 1]
     for dim, extent in enumerate(places.shape):
         along = places[tuple(slice(None) if d == dim else 0 for d in range(places.ndim))]
         divide = 1

@@ -78,7 +78,7 @@ def _plainest(search: Search) -> Proposal | None:
                 break
             if candidate.operations > most or not scene.fits(candidate.span):
                 continue
-            cost = scene.instructions(Solution(candidate, {}, 0))
+            cost = scene.instructions(Solution(candidate, masks={}, excess=0))
             if (cost, scene.floor, candidate.span) < least:  # else no excess makes it better
                 solution = scene.plain(candidate)
                 if (cost, solution.excess, candidate.span) < least:

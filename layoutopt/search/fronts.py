@@ -235,7 +235,7 @@ class Point(Struct, frozen=True):
     value: Fraction  # what the objective minimises first, see `Unit.value`
     bound: Fraction  # lower bound of it in as many bytes as the point was solved for
     second: Fraction  # weighted excess, where that does not come first, else 0
-    operations: int  # index cost
+    operations: int  # index cost, which decides between equal values and bytes
     result: Result
 
 
@@ -243,33 +243,37 @@ class Point(Struct, frozen=True):
 class Front:
     """Points of falling bytes, and bounds of the layouts that are smaller still."""
 
-    problem: Problem
+    problem: Problem  # what the first point is solved for; the next ones have fewer bytes
     points: list[Point] = field(default_factory=list)  # so far
-    # Lower bound of the cost in fewer bytes than the last point; None: no layout is smaller.
+    # Lower bound of the cost in fewer bytes than the last point, if any; None: no layout is smaller.
     smaller: "Cost | None" = field(default_factory=lambda: Cost(Fraction(0)))
-    stuck: bool = False  # the time ran out over the layouts that are smaller
+    stuck: bool = False  # of the layouts that are smaller none was found, and none is excluded
     last_seconds: float | None = None  # time that there was for the last point; None without a limit
     floor: Fraction = Fraction(0)  # lower bound of the weighted excess of every layout of any kind
     reason: str = ""  # why there is no smaller layout, or none was found
 
     def explore(self, unit: Unit, solver: Callable[[Problem], Result], *, again: bool = False) -> None:
-        """Add the next point; with `again`, solve for the last one with more time and keep the better."""
+        """Add the next point; with `again`, solve for the last one with more time and keep the better.
+
+        `unit`: whose front this is; it says what a result has of the first objective, and its bound.
+        """
         before = self.points[:-1] if again else self.points
-        known = self.points[-1].bound if again else self.smaller.value if self.smaller else Fraction(0)
+        # What is solved for has no less than this.
+        known_bound = self.points[-1].bound if again else self.smaller.value if self.smaller else Fraction(0)
         layout = self.problem.layout
         if before:
             layout = replace(layout, max_bytes=before[-1].bytes - 1)
         result = solver(replace(self.problem, layout=layout))
-        with unhurried():
-            bound = max(unit.bound(result), known)
+        with unhurried():  # counting the result at its lanes must not stop where the time is over
+            bound = max(unit.bound(result), known_bound)
             point = _point(unit, result, bound) if result.layout is not None else None
         proved = result.proof.objective
-        if proved.everywhere:
+        if proved.everywhere:  # of every layout, of any size
             self.floor = max(self.floor, exact(proved.lower_bound))
         if point is None:
-            if not again:
+            if not again:  # else the last point stays as it was
                 self.reason = result.reason
-                self.stuck = result.status is not Status.INFEASIBLE
+                self.stuck = result.status is not Status.INFEASIBLE  # none found, none excluded
                 self.smaller = Cost(bound) if self.stuck else None
             return
         if again:
@@ -278,8 +282,11 @@ class Front:
                 both, key=lambda p: (p.value, p.second, p.bytes, p.result.status is not Status.OPTIMAL)
             )
         self.points = [*before, point]
-        above_bound = point.result.status is Status.OPTIMAL or not unit.asked.layout.objective.counts_only
-        self.smaller = Cost(bound, int(above_bound)) if point.bytes > self.problem.tile.bytes else None
+        # An optimal point is the smallest of its value, so that smaller layouts cost more; where instructions
+        # or time come first that is not proved, but assumed.
+        costs_more = point.result.status is Status.OPTIMAL or not unit.asked.layout.objective.counts_only
+        has_pads = point.bytes > self.problem.tile.bytes  # else nothing is smaller
+        self.smaller = Cost(bound, above=int(costs_more)) if has_pads else None
 
 
 def _point(unit: Unit, result: Result, bound: Fraction) -> Point:
@@ -357,10 +364,10 @@ class Option(Struct, frozen=True):
     size: int  # bytes of all stages
     alignment: int  # of the base, in bytes
     cost: Cost  # of the layout, or a lower bound of what a layout costs that is not found yet
-    operations: int  # index cost
-    point: Point | None  # the layout; None where there is only a bound
+    operations: int = 0  # index cost
+    point: Point | None = None  # the layout; None where there is only a bound
     # What to explore to learn more; None: the front of layouts of plain alignment, not begun yet.
-    front: Front | None
+    front: Front | None = None
 
 
 class Combination(NamedTuple):
@@ -397,9 +404,9 @@ def _options(unit: Unit, *, optimistic: bool) -> Iterator[Option]:
             begun = unit.plain is not None and p.alignment > unit.plain_alignment
             if p.alignment > lower_alignment and not begun:
                 size = unit.bytes_at(least_sizes, lower_alignment)
-                yield Option(size, lower_alignment, cost, 0, None, None)
+                yield Option(size, lower_alignment, cost)
         if front.smaller is not None and (optimistic or not front.stuck):
-            yield Option(unit.elements_bytes, unit.least_alignment, front.smaller, 0, None, front)
+            yield Option(unit.elements_bytes, unit.least_alignment, front.smaller, front=front)
 
 
 def explore(

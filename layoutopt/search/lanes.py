@@ -395,19 +395,20 @@ def _table(work: Work, rule: PhaseRule, groups: IntArray, length: int, may_confl
 class _WarpOrder(NamedTuple):
     """An order of a warp's lanes."""
 
-    avoidable: int  # wavefronts beyond the least that counting leaves to every order
+    avoidable: int  # wavefronts beyond `_least_wavefronts`, which every order takes
     lanes: IntArray  # whose piece each lane moves, int64
     effort: float  # deterministic time of the solver
 
 
 def _warp_order(groups: IntArray, times: IntArray, phase: IntArray, effort: float) -> _WarpOrder | None:
-    """The order of a warp's lanes with the fewest wavefronts over several instructions, by CP-SAT, or None.
+    """The order of a warp's lanes of the fewest wavefronts over several instructions that CP-SAT finds.
 
     Args:
-        groups: bank group of each lane's piece, -1 for none, shape (instructions, lanes).
+        groups: bank group (the banks that one piece fills) of each lane's piece, a piece of its own; -1 for
+            none; shape (instructions, lanes).
         times: how often each instruction comes.
         phase: in which each lane is served.
-        effort: the most deterministic time.
+        effort: limit of the solver's deterministic time; None where it finds no order, or rows are too many.
     """
     if len(groups) > _MOST_ROWS or effort <= 0:
         return None
@@ -427,15 +428,17 @@ def _warp_order(groups: IntArray, times: IntArray, phase: IntArray, effort: floa
             for group in np.unique(row[row >= 0]).tolist():
                 load = [(served_in[lane][p], 1) for lane in np.flatnonzero(row == group)]
                 model.linear([*load, (wavefronts, -1)], (-len(phase), 0))
+    # Implied, for speed: a row takes its floor at least, and at most a wavefront a lane.
     model.linear(terms, (floor, floor * len(phase)))
     model.minimise(terms)
     answer = model.solve(effort=effort)
     if not answer.values:
         return None
     chosen = np.array([[answer.values[literal] for literal in literals].index(1) for literals in served_in])
-    order = np.empty(len(phase), np.int64)
-    order[np.argsort(phase, kind="stable")] = np.argsort(chosen, kind="stable")
-    return _WarpOrder(answer.objective - floor, order, answer.effort)
+    # Pieces chosen for a phase go to its lanes in the order they had.
+    piece_of_lane = np.empty(len(phase), np.int64)
+    piece_of_lane[np.argsort(phase, kind="stable")] = np.argsort(chosen, kind="stable")
+    return _WarpOrder(avoidable=answer.objective - floor, lanes=piece_of_lane, effort=answer.effort)
 
 
 def _least_wavefronts(groups: IntArray, lanes_of_phase: IntArray) -> int:

@@ -194,7 +194,7 @@ def laid(cuts: Iterable[Cut], gaps: Mapping[int, int] = MappingProxyType({})) ->
     digits: list[Digit] = []
     for k, (dim, divide, size) in enumerate(cuts):
         stride += gaps.get(k, 0)
-        inner = digits[-1] if digits else Digit(-1, 1, 1, 1)
+        inner = digits[-1] if digits else Digit(dim=-1, divide=1, size=1, stride=1)
         if (dim, divide, stride) == (inner.dim, inner.divide * inner.size, inner.stride * inner.size):
             digits[-1] = Digit(dim, inner.divide, inner.size * size, inner.stride)
         else:

@@ -114,7 +114,7 @@ class Refuters:
                     if most is not None:
                         left = left[excess[left] <= most]
             for k in left.tolist():
-                yield Solution(batch[k], {}, int(excess[k]))
+                yield Solution(batch[k], masks={}, excess=int(excess[k]))
                 if most is not None and self.scene.fits(batch[k].span):
                     most = min(most, int(excess[k]))
 

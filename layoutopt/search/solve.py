@@ -147,7 +147,7 @@ def _parts(case: Case) -> list[_Part]:
     layout that the hardware dictates is searched once.
     """
     everything = case.asked.layout.families
-    of_all = _Part(everything, PROPOSERS, _ALL_SHARE, is_all=True)
+    of_all = _Part(everything, PROPOSERS, share=_ALL_SHARE, is_all=True)
     if case.asked.is_dictated:
         return [of_all]
     allowed = everything or FAMILIES
@@ -158,7 +158,7 @@ def _parts(case: Case) -> list[_Part]:
     if "xor" in allowed:
         later.insert(0, (everything, _CUTE))
     equal_shares = [_Part(*part, 1 / (1 + len(later) - k)) for k, part in enumerate(later)]
-    return [*(_Part(f, PROPOSERS, _FIRST_SHARE) for f in first), of_all, *equal_shares]
+    return [*(_Part(f, PROPOSERS, share=_FIRST_SHARE) for f in first), of_all, *equal_shares]
 
 
 def _best_by_families(case: Case, ask: Ask, reason: str) -> Iterator[tuple[bool, Answer]]:

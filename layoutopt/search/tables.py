@@ -108,7 +108,7 @@ def as_assignment(proposal: Proposal, least: int) -> FreeAssignment | None:
     """The layout of a proposal, if any, of which `least` bytes are proved."""
     if (found := proposal.found) is None:
         return None
-    return FreeAssignment(0, int(found.weighted_excess), found.layout.table(), found.bytes, least)
+    return FreeAssignment(0, int(found.weighted_excess), found.layout.table(), found.bytes, bytes_bound=least)
 
 
 def smallest(case: Case, start: FreeAssignment, ask: Ask) -> list[FreeAssignment]:
@@ -150,7 +150,7 @@ def as_table(problem: Problem, free: FreeAssignment, proposal: Proposal) -> Prop
     layout = Layout(tile.shape, size, (), lookup=tuple((free.table.ravel() // size).tolist()))
     return replace(
         proposal,
-        found=Found(layout, "table", free.excess, free.bytes),
+        found=Found(layout, family="table", weighted_excess=free.excess, bytes=free.bytes),
         excess_bound=Proved(free.bound, by=BY_PLACEMENT),
         bytes_bound=Proved(max(tile.bytes, free.bytes_bound * (free.excess == free.bound)), by=BY_PLACEMENT),
         left_open=False,

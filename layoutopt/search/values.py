@@ -76,7 +76,7 @@ def _counted(case: Case, layout: Layout, family: str, most: float = math.inf) ->
         excess += float((count.excess * access.weight).sum())
         if rounded_count(excess) > most:
             return None
-    return Found(layout, family, rounded_count(excess), case.size(table))
+    return Found(layout, family, weighted_excess=rounded_count(excess), bytes=case.size(table))
 
 
 def _rank(found: Found) -> tuple[float, ...]:

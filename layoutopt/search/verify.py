@@ -123,7 +123,7 @@ def _proof(case: Case, proposal: Proposal) -> Proof:
     cost = None
     if proposal.found is not None and not case.lowered.is_dictated:
         value = case.index_cost(case.as_elements(proposal.found.layout))
-        cost = IndexCost(value, value <= case.least_instructions, MEASURE)
+        cost = IndexCost(value, proved=value <= case.least_instructions, measure=MEASURE)
     # A bound of the search that holds for every layout is that of counting.
     of_every_layout, evidence = None, COUNTING.evidence if bound and scope == EVERY_LAYOUT else ""
     if proposal.every_layout is not None:

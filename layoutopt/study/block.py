@@ -102,7 +102,8 @@ def placed(problem: Problem | Block, gpu: Device, answer: Result | Arrangement |
     if isinstance(problem, Problem):
         assert not isinstance(answer, Arrangement)
         whole = None if isinstance(answer, str) else answer
-        return Placed(problem.name, gpu, (Part("", 0, 1, 0, problem, answer, whole),))
+        part = Part("", base_bytes=0, stages=1, stage_bytes=0, problem=problem, answer=answer, whole=whole)
+        return Placed(problem.name, gpu, (part,))
     assert isinstance(answer, Arrangement)
     assert answer.bytes is not None
     assert answer.alignment_bytes is not None

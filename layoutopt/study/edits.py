@@ -28,10 +28,9 @@ from layoutopt.problems.objective import EXCESS_FIRST
 from layoutopt.problems.types import Constraints, Tile
 from layoutopt.search.counted import Counter
 
-# Constants of a formula beyond which none is changed: their pairs with values are too many.
+# Constants of a formula beyond which none is changed: every one has tens of other values, each counted.
 _MAX_CONSTANTS: Final = 8
-# Lane accesses that are counted, and operations on elements that are evaluated, in less time than what they
-# decide is worth.
+# Lane accesses counted, and operations on elements evaluated, so quickly that the clock need not be asked.
 _QUICK_LANES: Final = 1 << 20
 _QUICK_OPERATIONS: Final = 1 << 24
 
@@ -43,17 +42,19 @@ class Edit(Struct, frozen=True):
 
     node: Node  # the formula after it, element offset over x0, x1,
     text: str  # what to do, in a few words
-    distance: float  # how far it is from the formula before; the smaller is nearer
+    distance: float  # the relative change of a stride, or what is as near; the smaller is nearer
 
 
 def edits(node: Node, period: int) -> Iterator[Edit]:
-    """Another stride, and those of slower dimensions with it; another divisor, twice or half as large.
+    """Another stride, alone or with the larger ones in proportion; a divisor or modulus an eighth to 8 times.
+
+    Only the first `_MAX_CONSTANTS` constants change. An edit may be no layout of the tile: the caller checks.
 
     Args:
         node: element offset over x0, x1, ...
         period: elements after which the banks repeat.
     """
-    constants = [  # that are positive, and a factor, a divisor or a modulus
+    constants = [  # that are positive, and a factor, or the right operand (number 1) of a division
         (path, symbol, arg.value)
         for path, symbol, arg in operands(node)
         if isinstance(arg, Const) and arg.value > 0
@@ -61,35 +62,39 @@ def edits(node: Node, period: int) -> Iterator[Edit]:
     ][:_MAX_CONSTANTS]
     factors = {path: value for path, symbol, value in constants if symbol == "*"}
     for stride in sorted(set(factors.values())):
-        for other in range(max(1, stride - period), stride + period + 1):
+        for other in range(max(1, stride - period), stride + period + 1):  # others have the banks of these
             if other != stride:
                 yield from _restrided(node, factors, stride, other)
     for path, symbol, value in constants:
         for shift in (-3, -2, -1, 1, 2, 3) if symbol != "*" else ():
             other = value << shift if shift > 0 else value >> -shift
-            if other > 1 and (value % other == 0 or other % value == 0):
+            if other > 1 and (shift > 0 or other << -shift == value):
                 text = f"change {symbol} {value} to {symbol} {other}"
-                yield Edit(_with_constants(node, {path: other}), text, abs(shift) / 64)
+                # A factor of two is as near as another stride that differs by a 64th: among the nearest.
+                yield Edit(_with_constants(node, {path: other}), text, distance=abs(shift) / 64)
 
 
 def _restrided(node: Node, factors: Mapping[Path, int], stride: int, other: int) -> Iterator[Edit]:
-    """`stride` changed to `other`: at each place alone, at all, and there with the larger strides.
+    """`stride` changed to `other`: at each place alone, at all of them, and at all with the larger strides.
 
-    Larger strides keep their ratio: with 32 to 33, 1024 becomes 1056. `factors` are the strides by place.
+    Larger strides keep their ratio: with 32 to 33, 1024 becomes 1056. `factors` has each stride in `node`, by
+    its path.
     """
     text, distance = f"change {stride} to {other}", abs(other - stride) / stride
     places = [path for path, factor in factors.items() if factor == stride]
     if len(places) > 1:
         for path in places:
-            yield Edit(_with_constants(node, {path: other}), f"change one {stride} to {other}", distance)
+            alone = _with_constants(node, {path: other})
+            yield Edit(alone, f"change one {stride} to {other}", distance=distance)
     everywhere = dict.fromkeys(places, other)
-    yield Edit(_with_constants(node, everywhere), text, distance)
+    yield Edit(_with_constants(node, everywhere), text, distance=distance)
+    # Strides of slower dimensions; of stride 1 none is a pitch of it.
     larger = {path: factor for path, factor in factors.items() if factor >= 2 * stride > 2}
     if larger:
         after = {factor: factor // stride * other + factor % stride for factor in sorted(larger.values())}
         changed = everywhere | {path: after[factor] for path, factor in larger.items()}
         text += "".join(f" and {old} to {new}" for old, new in after.items())
-        yield Edit(_with_constants(node, changed), text, distance)
+        yield Edit(_with_constants(node, changed), text, distance=distance)
 
 
 def operands(node: Node, path: Path = ()) -> Iterator[tuple[Path, str, Node]]:

@@ -208,7 +208,7 @@ def errors_of(used: InUse) -> Iterator[Finding]:
     allowed, needed = used.case.problem.layout.alignment_bytes, used.alignment
     if allowed is not None and allowed < needed:
         text = f"the base needs {needed} bytes of alignment, layout.alignment_bytes is {allowed}"
-        yield Finding("alignment", text, None, {"needed": needed, "given": allowed})
+        yield Finding("alignment", text, access=None, details={"needed": needed, "given": allowed})
     yield from _bound_errors(used)
     if used.refused:
         yield Finding("unreached", used.refused)
@@ -224,7 +224,8 @@ def _element_errors(used: InUse) -> Iterator[Finding]:
         byte, both = int(used.table[b]), [case.coordinates(a), case.coordinates(b)]
         count = len(overlapping) * case.problem.tile.packed
         text = f"{count} elements overlap: {used.at(a)} and {used.at(b)} both cover byte {byte}"
-        yield Finding("overlap", text, None, {"elements": count, "first": both, "byte_offset": byte})
+        details: dict[str, object] = {"elements": count, "first": both, "byte_offset": byte}
+        yield Finding("overlap", text, access=None, details=details)
     alignment = case.problem.tile.element_alignment
     misaligned = np.flatnonzero(used.table % alignment)
     if len(misaligned):
@@ -232,7 +233,7 @@ def _element_errors(used: InUse) -> Iterator[Finding]:
         where = f"{used.at(first)} starts at byte {int(used.table[first])}"
         text = f"{len(misaligned)} elements do not start at a multiple of {alignment}: {where}"
         details = {"elements": len(misaligned), "first": case.coordinates(first), "alignment": alignment}
-        yield Finding("misaligned", text, None, details)
+        yield Finding("misaligned", text, access=None, details=details)
     if used.node is not None:
         try:
             case.table(used.node)
@@ -269,7 +270,7 @@ def _bound_errors(used: InUse) -> Iterator[Finding]:
     for what, limit in limits:
         if limit is not None and used.size > limit:
             text = f"{used.at(high)} ends at byte {used.size}; {what} holds {limit}"
-            yield Finding("out_of_bounds", text, None, {"bytes": used.size, "limit": limit})
+            yield Finding("out_of_bounds", text, access=None, details={"bytes": used.size, "limit": limit})
 
 
 # What is worth knowing ---------------------------------------------------------------------------
@@ -306,7 +307,7 @@ def _worst_conflict(used: InUse, access: int) -> Iterator[Finding]:
     text = f"{instruction.text}: {len(phase.lanes)} lanes are served together; {meet}, {taken}"
     figures = {"lanes": phase.lanes, "wavefronts": phase.wavefronts, "bank": phase.bank}
     details = {"instruction": row, **figures, "meeting": meeting}
-    yield Finding("conflict", "\n".join([text, *lines]), instruction.lanes.name, details)
+    yield Finding("conflict", "\n".join([text, *lines]), access=instruction.lanes.name, details=details)
 
 
 def _space(used: InUse) -> Iterator[Finding]:
@@ -315,11 +316,11 @@ def _space(used: InUse) -> Iterator[Finding]:
     unused = size - problem.tile.bytes
     if unused > 0:
         text = f"{unused:,} of {size:,} bytes ({100 * unused / size:.0f} %) hold no element"
-        yield Finding("unused_bytes", text, None, {"bytes": unused})
+        yield Finding("unused_bytes", text, access=None, details={"bytes": unused})
     room = room_bytes(problem, used.case.device)
     if room is not None and size > room:
         text = f"{size:,} bytes; a block of {problem.target} has {room:,} for it"
-        yield Finding("too_large", text, None, {"bytes": size, "limit": room})
+        yield Finding("too_large", text, access=None, details={"bytes": size, "limit": room})
 
 
 def _address_form(used: InUse) -> Iterator[Finding]:

@@ -211,12 +211,12 @@ def check_launches(
             progress(f"{done} of {len(launches)} launches")
     checked.sort(key=lambda launch: (-launch.conflicts, launch.report is None))
     return Application(
-        sum(launch.wavefronts for launch in checked),
-        sum(launch.conflicts for launch in checked),
-        sum(launch.launches + launch.not_recorded for launch in launches),
-        sum(launch.not_recorded for launch in launches),
-        missed,
-        tuple(checked),
+        wavefronts=sum(launch.wavefronts for launch in checked),
+        bank_conflicts=sum(launch.conflicts for launch in checked),
+        launches=sum(launch.launches + launch.not_recorded for launch in launches),
+        not_recorded=sum(launch.not_recorded for launch in launches),
+        missed=missed,
+        kernels=tuple(checked),
     )
 
 

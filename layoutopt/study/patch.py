@@ -62,13 +62,14 @@ class PtxCode(Struct, frozen=True):
         element = max((access_bytes(use.instruction) for use in uses), default=WIDEST)
 
         def written(move: Move) -> Iterator[Plan | ProblemFileError]:
-            region = Region(move, array.start - whole.start, array.size, whole.size)
+            region = Region(move, start=array.start - whole.start, length=array.size, end=whole.size)
             try:
                 text = patched(module, symbol, region, uses)
             except ProblemFileError as error:
                 yield error
                 return
-            yield Plan(0, _XOR if move.terms else _PAD, region, {self.origin: text.encode()})
+            rank, files = _XOR if move.terms else _PAD, {self.origin: text.encode()}
+            yield Plan(wavefronts=0, rank=rank, move=region, files=files)
 
         if self.move is None:
             return Ranking(evaluation, array, gpu, element).plans(array.name, written)

@@ -152,7 +152,7 @@ class Relaxations(Struct, frozen=True):
             free = not rest or asked.layout == Constraints(minimise="excess")
             if free or self._free_of_conflicts(asked) is not None:
                 text = f"without `{access.name}` a layout free of conflicts exists"
-                yield Relaxation("drop_access", text, access.name)
+                yield Relaxation("drop_access", text, access=access.name)
 
     # What to write into the file ---------------------------------------------------------------
 
@@ -239,7 +239,7 @@ class Relaxations(Struct, frozen=True):
                 if result is not None:
                     (index,) = (a.index for a in result.accesses if a.name == source.name)
                     chosen = f"{result.offset} and [{', '.join(index or ())}] have no conflicts"
-                    yield Relaxation("free_lanes", f"`{source.name}` {words}: {chosen}", source.name)
+                    yield Relaxation("free_lanes", f"`{source.name}` {words}: {chosen}", access=source.name)
                     break
 
     def _lane_dimension(self, number: int) -> int:

@@ -168,7 +168,7 @@ class TileRows:
         allowed = [f for f in families if {*(f.special_case_of or (f.name,))} <= {*self.allowed, "none"}]
         order_is_given = self.problem.layout.order is not None  # which families of orders would choose
         if not allowed or (allowed[0].orders and order_is_given):
-            return Row(name, title, Status.INFEASIBLE, NOT_ALLOWED)
+            return Row(name, title, Status.INFEASIBLE, reason=NOT_ALLOWED)
         names = {name for family in allowed for name in (*family.beside, family.name)}
         searched = tuple(f for f in FAMILIES if f in names)
         if allowed[0].counted:
@@ -206,7 +206,7 @@ class TileRows:
             return Row(name, family.title, status, reason, seconds=seconds)
         label = family.label(found) + (" (in bytes)" if case.problem.tile.packed > 1 else "")
         status = Status.FEASIBLE if out_of_time else Status.OPTIMAL
-        row = Row(name, family.title, status, out_of_time, label=label, seconds=seconds)
+        row = Row(name, family.title, status, reason=out_of_time, label=label, seconds=seconds)
         return self._costed(row, case.as_bytes(case.as_elements(found)))
 
     def _rows_in_use(self) -> Iterator[Row]:

@@ -50,9 +50,11 @@ class Cell(Struct, frozen=True):
     # `byte_offset, bank`: where it lies
     byte_offset: int
     bank: int
-    coordinates: tuple[int, ...] | None  # of the first element in the word; None in a pad
+    # Of the first element that begins in the word, else of the one that reaches into it; None in a pad
+    coordinates: tuple[int, ...] | None
     lanes: tuple[int, ...] = ()  # active lanes that touch the word, ascending
-    phase: int = -1  # number of the phase (or request) that serves them; -1 where untouched
+    # Number of the phase (or request) that serves them, of several where it waits longest; -1 if untouched
+    phase: int = -1
     wavefront: int = 0  # which of the phase's wavefronts serves it, from 0
 
     @property
@@ -76,15 +78,12 @@ class Picture(Struct, frozen=True):
     # `layout, offset`: its name and its formula
     layout: str
     offset: str
-    bytes: int  # to its end
-    # `banks, bank_bytes`: how many there are, and of a word
+    bytes: int  # to the layout's end
     banks: int
-    bank_bytes: int
-    # `wavefronts, ideal`: of this instruction
-    wavefronts: int
-    ideal: int
-    # `access_wavefronts, access_ideal`: of the whole access
-    access_wavefronts: int
+    bank_bytes: int  # of a bank's word
+    wavefronts: int  # of this instruction
+    ideal: int  # of this instruction
+    access_wavefronts: int  # of all instructions of the access
     access_ideal: int
     phases: tuple[Served, ...]  # what serves what
     lines: tuple[Line, ...]  # every line of the tile
@@ -226,7 +225,7 @@ class _Asked(Struct, frozen=True):
                 table, offset = case.table(offset_formula(answer_of_tile, problem.tile)), answer_of_tile
             else:
                 table, offset = case.table(answer_of_tile.require_layout()), answer_of_tile.offset or ""
-            layouts = [Shown(case, None, table, name="solved", offset=offset)]
+            layouts = [Shown(case, node=None, table=table, name="solved", offset=offset)]
             if tile:
                 notes = [f"tile {tile}; its first stage begins at byte {part.base_bytes:,}"]
             texts = lanes_text(problem, case.asked), widths_text(widths) if widths else ""
@@ -243,7 +242,9 @@ class _Asked(Struct, frozen=True):
         if part is None:
             notes.append(f"no layout was found: {answer.reason}")
         place = (tile, 0 if part is None else part.base_bytes) if tile else ()
-        return Views(self._instruction(layouts[0]), tuple(layouts), "; ".join(notes), widths, place)
+        return Views(
+            self._instruction(layouts[0]), tuple(layouts), note="; ".join(notes), widths=widths, tile=place
+        )
 
     def _instruction(self, shown: Shown) -> Instruction:
         """The instruction asked for; access, warp or iteration left open are those of the worst conflict.
@@ -284,7 +285,7 @@ def _layout_before(case: Case, problem: Problem, name: str) -> Shown:
     if name == NONE:
         plain = case.as_elements(row_major(case.lowered.tile.shape, case.lowered.tile.element_bytes))
         offset = to_text(element_expression(plain))
-        return Shown(case, None, case.table(plain), name="row-major", offset=offset)
+        return Shown(case, node=None, table=case.table(plain), name="row-major", offset=offset)
     field, text, title = "--layout", name, "given"
     if name == PUBLISHED:
         formula = formula_in_use(problem)
@@ -325,49 +326,54 @@ def picture(instruction: Instruction, shown: Shown) -> Picture:
     lanes = sorted({touch.lane for touch in worst.touches}) if worst is not None else []
     coordinates = {lane: instruction.coordinates(lane) for lane in lanes}
     return Picture(
-        shown.name,
-        shown.offset,
-        size,
-        rule.banks,
-        rule.bank_bytes,
-        served,
-        ideal,
-        int(whole.wavefronts),
-        int(whole.ideal),
-        phases,
-        _lines(shown, phases, rule),
-        worst,
-        coordinates,
+        layout=shown.name,
+        offset=shown.offset,
+        bytes=size,
+        banks=rule.banks,
+        bank_bytes=rule.bank_bytes,
+        wavefronts=served,
+        ideal=ideal,
+        access_wavefronts=int(whole.wavefronts),
+        access_ideal=int(whole.ideal),
+        phases=phases,
+        lines=_lines(shown, phases, rule),
+        meeting=worst,
+        coordinates=coordinates,
     )
 
 
 def _lines(shown: Shown, phases: tuple[Served, ...], rule: PhaseRule) -> tuple[Line, ...]:
-    """Every row of banks of a layout: element, lanes, phase and wavefront of each word."""
-    table, element_bytes = shown.table, shown.case.lowered.tile.element_bytes
+    """Every row of banks of a layout: element, lanes, phase and wavefront of each word.
+
+    Of a layout of more than MOST_WHOLE_LINES, rows that no lane touches are empty.
+    """
+    table, element_bytes = shown.table, shown.case.lowered.tile.element_bytes  # table: byte offset by element
     banks, width = rule.banks, rule.bank_bytes
-    count = -(-shown.size // (width * banks))
-    first_element = np.full(count * banks, -1, np.int64)  # of each word; -1 in a pad
-    # From the last byte down, so that the first element of a word is the one that stays.
+    line_count = -(-shown.size // (width * banks))
+    element_of_word = np.full(line_count * banks, -1, np.int64)  # -1 in a pad
+    # What is written last stays: of the elements that begin in a word the first, of the others the last.
     order = np.argsort(-table, kind="stable")
-    for k in reversed(range(-(-element_bytes // width) + 1)):
-        first_element[(table[order] + min(k * width, element_bytes - 1)) // width] = order
+    for k in reversed(range(-(-element_bytes // width) + 1)):  # words that an unaligned element may touch
+        element_of_word[(table[order] + min(k * width, element_bytes - 1)) // width] = order
     lanes: dict[int, set[int]] = {}  # by word
-    latest: dict[int, tuple[int, int]] = {}  # by word, the phase of its latest wavefront, and that wavefront
+    worst: dict[int, tuple[int, int]] = {}  # by word, the phase in which it waits longest, and its wavefront
     for p, phase in enumerate(phases):
         for wavefront, touches in enumerate(phase.passes):
             for touch in touches:
                 lanes.setdefault(touch.word, set()).add(touch.lane)
-                if touch.word not in latest or wavefront > latest[touch.word][1]:
-                    latest[touch.word] = p, wavefront
+                if touch.word not in worst or wavefront > worst[touch.word][1]:
+                    worst[touch.word] = p, wavefront
 
     def cell(word: int) -> Cell:
-        element = int(first_element[word])
-        place = word * width, word % banks, shown.case.coordinates(element) if element >= 0 else None
-        return Cell(*place, tuple(sorted(lanes[word])), *latest[word]) if word in lanes else Cell(*place)
+        element = int(element_of_word[word])
+        coordinates = shown.case.coordinates(element) if element >= 0 else None
+        phase, wavefront = worst.get(word, (-1, 0))
+        touching = tuple(sorted(lanes.get(word, ())))
+        return Cell(word * width, word % banks, coordinates, touching, phase=phase, wavefront=wavefront)
 
     touched_lines = {word // banks for word in lanes}
-    whole = count <= MOST_WHOLE_LINES
+    whole = line_count <= MOST_WHOLE_LINES
     return tuple(
         tuple(map(cell, range(line * banks, (line + 1) * banks))) if whole or line in touched_lines else ()
-        for line in range(count)
+        for line in range(line_count)
     )

@@ -380,6 +380,12 @@ def test_every_edit_says_what_it_does():
         assert evaluate(edit.node, grids).size
 
 
+def test_divisors_change_by_powers_of_two():
+    """An eighth of 20 is no whole number: 2, a tenth, is no edit of it."""
+    before = parse("x0 + x0 // 20", frozenset(("x0",)))
+    assert {to_text(e.node)[5:] for e in edits(before, 4)} == {f"x0 // {n}" for n in (5, 10, 40, 80, 160)}
+
+
 def test_an_edit_keeps_the_order_of_dimensions_that_the_file_asks_for():
     """A stride below that of the next dimension saves bytes, in another order."""
     problem = problem_of("2x2x3 f32, 1 threads; order 0 2 1", "a: load 4 [0, 0, 0]")
