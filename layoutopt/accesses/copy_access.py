@@ -74,7 +74,7 @@ def from_copy(data: Mapping[str, Any], head: Problem) -> Access:
             must = f"must lie along the last dimension and divide its extent, {tile.shape[-1]}"
             raise ProblemFileError("bytes", f"{copy.bytes} bytes are {moved} elements, which {must}")
     plain = access.ordinary(index=(0,) * dims, bytes=copy.bytes, order=order)
-    work = work_on_box(head, plain, (0,) * dims, tile.shape, 0, threads, moved)
+    work = work_on_box(head, plain, (0,) * dims, tile.shape, first=0, threads=threads, width=moved)
     return with_assignment(work, work.natural, plain, head.threads)
 
 

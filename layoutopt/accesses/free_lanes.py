@@ -22,9 +22,9 @@ from layoutopt.problems.types import Access, Problem
 class FreeAccess(Struct, frozen=True):
     """An access whose lanes are free: what it covers, and its lanes as the file has them."""
 
-    number: int
+    number: int  # of the access in the problem
     work: Work
-    lanes: LaneTrace
+    lanes: LaneTrace  # under the index that the file has
 
 
 def free_accesses(problem: Problem, gpu: Device) -> tuple[FreeAccess, ...]:
@@ -236,9 +236,9 @@ class FreeLanes:
         if self.direct and (past_registers := self._as_stores()) is not None:
             yield past_registers
         yield self.natural
-        idle = [with_padded_segments(free, self.gpu) or free for free in self.free]
-        if idle != list(self.free):
-            yield naturally(self.problem, idle)
+        with_idle_threads = [with_padded_segments(free, self.gpu) or free for free in self.free]
+        if with_idle_threads != list(self.free):
+            yield naturally(self.problem, with_idle_threads)
 
     def _as_stores(self) -> Problem | None:
         """Where direct loads are free: XORs of the tile's bytes, which threads may write in turn."""

@@ -38,7 +38,7 @@ from layoutopt.hardware.operations import Operation, parse_operation
 from layoutopt.problems.types import Access, Problem
 
 _MATRIX: Final = {"load": "ldmatrix", "store": "stmatrix"}
-_MOST_ORDERS: Final = 64  # of elements, that are looked at
+_MOST_ORDERS: Final = 64  # of elements in a vector, that are looked at
 
 
 class Owned(Ownership, frozen=True, dict=True):
@@ -141,7 +141,7 @@ def vector_orders(free: Sequence[Owned], fixed: Sequence[Step]) -> list[tuple[St
         free: accesses whose instructions are free.
         fixed: the steps of vectors that the file prescribes; every order begins with them.
     """
-    longest = (ROW_BYTES // free[0].size).bit_length() - 1
+    longest = (ROW_BYTES // free[0].size).bit_length() - 1  # steps of the widest vector
 
     def rank(step: Step) -> tuple[int, ...]:
         nearness = sum(access.order_distance(step) for access in free if step in access.steps)

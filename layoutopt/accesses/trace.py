@@ -200,7 +200,8 @@ def _unweighted(access: Access, problem: Problem, device: Device) -> LaneTrace:
         element[at], active[at] = _evaluated(access, problem, device, operation, covered, some)
     rule, rows = device.rule(operation, "op"), (-1, device.lanes)
     by_warp = element.reshape(rows), active.reshape(rows)
-    return LaneTrace(access.name, access.op, operation, rule, *by_warp, np.zeros(0, np.int64), covered)
+    no_weights = np.zeros(0, np.int64)  # yet: `trace` fills them in
+    return LaneTrace(access.name, access.op, operation, rule, *by_warp, no_weights, width_elements=covered)
 
 
 def _without_lanes(access: Access, problem: Problem, device: Device) -> LaneTrace:

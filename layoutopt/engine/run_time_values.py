@@ -45,10 +45,10 @@ from layoutopt.problems.types import Access, Problem
 
 # The standard error of an expectation is then below 1 % of a wavefront's standard deviation.
 SAMPLES: Final = 1 << 14
-# Of all instructions together; where these are many, the sum needs fewer of each.
+# Samples of all instructions together; where these are many, the sum needs fewer of each.
 _ALL_SAMPLES: Final = 64 * SAMPLES
 _SEED: Final = 0
-MAX_DISTINCT: Final = 1 << 14  # instructions of an access
+MAX_DISTINCT: Final = 1 << 14  # instructions of an access that choose from different elements
 
 
 class ChoiceTrace(CountedAccess, kw_only=True, frozen=True):
@@ -73,7 +73,7 @@ class ChoiceTrace(CountedAccess, kw_only=True, frozen=True):
         Raises:
             OutOfTime: the time was over before the end.
         """
-        counts: list[tuple[float, float, float]] = []
+        counts: list[tuple[float, float, float]] = []  # wavefronts, ideal, phases
         instructions = zip(self.distinct, self.least.tolist(), strict=True)
         for which, (elements, least) in enumerate(current().each(instructions)):
             address = np.where(elements < 0, -1, table[elements])

@@ -327,12 +327,8 @@ def _joined(symbol: str, nodes: Sequence[Node | None]) -> Node:
 def _formula(variable: str, values: IntArray, address: Node) -> Node | None:
     """`values[variable]` as an expression: a product, moved bits, the address's own form, or a chain.
 
-    The chain compares with each value but the last. None where there are too many values even for it.
-
-    Args:
-        variable: of a loop.
-        values: what each value of `variable` adds to the address, or flips of it; 0 at 0.
-        address: the whole of it.
+    `values` is what each value of the loop variable adds to the address, or flips of it, 0 at 0; `address` is
+    the whole. A chain compares with each value but the last; None where there are too many for one.
     """
     v, n = Var(variable), len(values)
     env, own_range = {variable: np.arange(n, dtype=np.int64)}, {variable: (0, n - 1)}

@@ -32,7 +32,7 @@ from layoutopt.index.folding import folded, is_power, unrolled
 
 _BITS = frozenset("^&|")
 _LEAVES = Const, Var
-# Instructions that are executed under a predicate rather than branched around.
+# Instructions of an address, at most, that are executed under a predicate rather than branched around.
 _PREDICATED = 2
 
 
@@ -227,7 +227,7 @@ class _Counter:
     def _division(self, node: Op) -> int:
         dividend, divisor = node.args
         if not isinstance(divisor, Const) or divisor.value <= 0:
-            return 8 + self.cost(dividend) + self.cost(divisor)
+            return 8 + self.cost(dividend) + self.cost(divisor)  # by no constant: about so many
         if node.symbol == "%":
             return 1 + self.cost(Op("//", node.args))
         if is_power(divisor.value):
@@ -260,8 +260,8 @@ def _fused(node: Op) -> bool:
 UNROLLED: Final = 64  # iterations; more would flood the instruction cache, and compilers unroll no more
 UNROLLED_WHOLE: Final = 256  # iterations of a nest whose outer loops compilers unroll, too
 _GOLDEN: Final = (math.sqrt(5) - 1) / 2
-_START: Final = "@start"
-# However many threads a block has; and where the tile starts, which no loop variable can be called.
+_START: Final = "@start"  # the variable for where the tile starts; no loop variable can be called so
+# Ranges, in bytes for the tile's start, that hold however many threads a block has.
 _KNOWN_TO_COMPILERS: Final[dict[str, Range]] = {"tid": (0, 1023), _START: (0, 1 << 24)}
 
 # Where the tile's start is added: by the access itself, by one instruction to the base before its bits are
@@ -321,7 +321,7 @@ class AddressCost:
         self.one_access_a_branch = math.prod(n for v, n in loops.items() if v not in branches_on) == 1
         self.start = start
         self.iterations = math.prod(loops.values())
-        self._known: dict[tuple[Form, int], tuple[int, int]] = {}  # by the iterations that were counted
+        self._known: dict[tuple[Form, int], tuple[int, int]] = {}  # by form, and how many iterations count
 
     def of(self, form: Form, limit: float = math.inf, most: int = UNROLLED_WHOLE) -> tuple[int, int]:
         """Instructions of one pass: those before the loops, and those of all iterations.

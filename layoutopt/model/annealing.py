@@ -40,7 +40,7 @@ _PHASE = 4  # visiting all banks of a phase, in units visited
 # A round cools once from warm to cold and visits so many units at most (0.1 s). So many rounds without a new
 # best end the search.
 _MOST_VISITS, _PATIENCE = 5_000_000, 20
-_EFFORT_A_VISIT = 1.5e-8
+_EFFORT_A_VISIT = 1.5e-8  # seconds of work that a visited unit is charged with
 # One move of so many begins with any chunk. Phases among which one with conflicts is looked for.
 _ANYWHERE, _MOST_ASKED = 8, 256
 _ANY_COLUMNS = 1 << 62  # before the excess is enough
@@ -122,13 +122,13 @@ class Placed(NamedTuple):
     """What the search changes."""
 
     position: Ints  # of each chunk
-    load: Ints  # of each bank in each phase, shape (phases, banks)
+    load: Ints  # units, times how often each is touched, of each bank in each phase, shape (phases, banks)
     worst: Ints  # largest load of each phase, at least its `least`
     height: Ints  # chunks in each column
     hard: npt.NDArray[np.bool_]  # phases in which no two units meet, nor may
     owner: Ints  # the chunk in each bank of a hard phase, -1 for none
     totals: npt.NDArray[np.int64]  # shape (6,), see `_EXCESS`
-    best: Ints  # the positions of the least
+    best: Ints  # positions of the least excess so far, then of the most even columns
     random: npt.NDArray[np.uint64]  # state of the generator, not 0
 
 
@@ -186,8 +186,8 @@ def _drawn(board: Board, placed: Placed) -> int:
 def _chain(board: Board, placed: Placed, moves: Moves, now: int) -> int:
     """Draw a chunk and another position for it, and note all chunks that must change places with it.
 
-    Where one goes, what is in its way in a hard phase goes where it came from; so all go between these two
-    positions. Phases are hard only where chunks are of one size.
+    Where a chunk goes, another that is there in a hard phase goes where the first came from; so all change
+    between the same two positions. Phases are hard only where chunks are of one size.
 
     Fills the first entries of `moves.stack` and `moves.target`; returns how many. `now`: number of the move.
     """

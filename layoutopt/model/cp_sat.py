@@ -18,8 +18,8 @@ from msgspec import Struct
 from layoutopt.ground.budget import Budget, current
 
 SEED = 1
-FAR: Final = 1 << 40  # beyond every sum of layouts
-_EFFORT_EACH: Final = 0.005  # of a solve, beside the solver's deterministic time
+FAR: Final = 1 << 40  # more than any sum in a model of layouts
+_EFFORT_EACH: Final = 0.005  # seconds that a solve is charged with beside the solver's deterministic time
 
 
 class Outcome(enum.Enum):
@@ -32,21 +32,18 @@ class Outcome(enum.Enum):
 
 
 class Answer(Struct, frozen=True):
-    """Outcome, variable values (empty without a solution), objective value and its proved bound.
-
-    Beside them what it took: branches, conflicts, and the solver's deterministic time.
-    """
+    """What the solver found and proved, and what it took."""
 
     outcome: Outcome
-    values: tuple[int, ...]
-    objective: int
-    bound: int
+    values: tuple[int, ...]  # by variable; empty without a solution
+    objective: int  # the value of the solution
+    bound: int  # no solution has less
     branches: int = 0
     conflicts: int = 0
-    effort: float = 0.0
+    effort: float = 0.0  # in the solver's deterministic time
 
 
-NO_ANSWER: Final = Answer(Outcome.UNKNOWN, (), 0, 0)
+NO_ANSWER: Final = Answer(Outcome.UNKNOWN, values=(), objective=0, bound=0)
 
 
 class Model:
@@ -201,11 +198,11 @@ class Model:
         return Answer(
             outcome,
             values,
-            round(response.objective_value),
-            round(max(response.best_objective_bound, -1e18)),  # minus infinity cannot be rounded
-            response.num_branches,
-            response.num_conflicts,
-            response.deterministic_time,
+            objective=round(response.objective_value),
+            bound=round(max(response.best_objective_bound, -1e18)),  # minus infinity cannot be rounded
+            branches=response.num_branches,
+            conflicts=response.num_conflicts,
+            effort=response.deterministic_time,
         )
 
 

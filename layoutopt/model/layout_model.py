@@ -52,7 +52,8 @@ from layoutopt.model.swizzle_rules import (
 from layoutopt.problems.objective import EXCESS_FIRST
 from layoutopt.problems.types import Tile
 
-# Weights in the objective: an element used, an operation of the index, a mask bit, two dimensions turned.
+# Weights in the objective: an element used, an operation of the index, a mask bit, and two dimensions in
+# another order than the tile's.
 _ELEMENT, _OPERATION, _BIT, _TURN = 1 << 26, 1 << 14, 1 << 5, 1
 
 
@@ -133,7 +134,7 @@ class LayoutModel:
         self._conflicts: dict[tuple[int, int], list[int]] = {}
         self._unflipped: dict[int, int] = {}  # literals: no target below so many bits is flipped
         self.asked = Model()  # the last question
-        self.answers: list[Answer] = []
+        self.answers: list[Answer] = []  # to all questions so far
         used_less_span = [(self._used, 1), *((pitch, -steps) for pitch, steps in self.pitches.span_terms)]
         self.model.linear(used_less_span, [1, FAR], [-self._shorter - 1])
 

@@ -364,11 +364,10 @@ def candidate_of(
     natural = dims == sorted(dims)
     names = ["split"] if cut else ([] if natural else ["order"])
     names += ["pad"] if padded else []
-    allowed = "xor" in space.families and not (cut and padded)
+    may_swizzle = "xor" in space.families and not (cut and padded)
     span = sum([(d.size - 1) * d.stride for d in digits]) + 1
-    return Linearisation(
-        tuple(digits), span, offset_operations(digits, space.shape), "+".join(names) or "none", allowed
-    )
+    operations, family = offset_operations(digits, space.shape), "+".join(names) or "none"
+    return Linearisation(tuple(digits), span, operations, family, may_swizzle)
 
 
 def stride_units(space: Space, structure: Structure) -> list[int]:

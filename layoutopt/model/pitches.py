@@ -337,9 +337,8 @@ def linearisation(pitches: Pitches, space: Space) -> Linearisation:
     in_order = [d for d in order if d in ordered]
     names = [] if in_order == sorted(in_order) else ["order"]
     names += ["pad"] if span > math.prod(shape) else []
-    return Linearisation(
-        digits, span, offset_operations(digits, shape), "+".join(names) or "none", "xor" in space.families
-    )
+    operations, family = offset_operations(digits, shape), "+".join(names) or "none"
+    return Linearisation(digits, span, operations, family, may_swizzle="xor" in space.families)
 
 
 def described(candidate: Linearisation, space: Space) -> bool:

@@ -41,11 +41,11 @@ from layoutopt.problems.types import Tile
 _KEPT = 2  # models, of one case
 # Deterministic time for the questions of one call, unless the caller says otherwise.
 EFFORT = 10.0
-# Rounds of local search before the solver is asked, after it, and to even columns out, for `_ROUNDS_EFFORT`;
-# a greater effort has up to `_MOST_TIMES` as many.
+# Rounds of local search before the solver is asked, after it, and to even columns out, at `_ROUNDS_EFFORT`;
+# with more effort, up to `_MOST_TIMES` as many.
 _FIRST, _MORE, _EVEN = 6, 28, 1
 _ROUNDS_EFFORT, _MOST_TIMES = 2.0, 2.0
-# Units of phases of which the solver, with so much effort, is done before the compiled search is loaded.
+# Units of phases up to which the solver, in this effort, is done before the compiled search is loaded.
 _SMALL, _SMALL_EFFORT = 512, 0.1
 # Chunks that exchanges of two banks may visit before anything else is tried: some milliseconds.
 _EXCHANGED = 10_000
@@ -53,7 +53,7 @@ _EXCHANGED = 10_000
 _QUICK, _LONG = 0.2, 0.6
 # Elements beyond the tile, of which a small table is kept, and the effort to place them.
 _MOST_FOLDED, _FOLD_EFFORT = 64, 0.5
-# Until numba is imported, and what it compiled is loaded; or compiled, once an installation.
+# Seconds until numba is imported and the local search is loaded, or is compiled, once an installation.
 _LOAD_SECONDS, _COMPILE_SECONDS = 0.6, 3.0
 
 
@@ -141,7 +141,7 @@ def exchanged(sets: Sequence[PhaseSet], trace: Trace, tile: Tile) -> FreeAssignm
 def near(
     sets: Sequence[PhaseSet], trace: Trace, tile: Tile, *, hint: IntArray, bound: int
 ) -> FreeAssignment | None:
-    """The best layout near the hint, in any bytes, by a short local search; `bound` as above."""
+    """The best layout near the hint, of any bytes, by a short local search; `bound`: as `free_assignment`."""
     model = _model(sets, trace, tile)
     if model is None:
         return None
@@ -257,8 +257,8 @@ def _exchanged(model: PlacementModel, hint: IntArray | None) -> FreeAssignment |
     """
     banks = model.period // model.atom
     rows, more = divmod(model.atoms(model.tile.bytes), banks)
-    smallest = banks in model.positions.values()  # where chunks are of one size, it is that of atoms
-    if not (model.alike and smallest) or any(phase.least > 1 for phase in model.phases):
+    are_atoms = banks in model.positions.values()  # chunks with a position a bank, all if they are alike
+    if not (model.alike and are_atoms) or any(phase.least > 1 for phase in model.phases):
         return None
     position = model.positions_of(_row_major(model) if hint is None else hint)
     index_of = {c: k for k, c in enumerate(position)}
@@ -294,9 +294,7 @@ def _fewest_bytes(model: PlacementModel, effort: float, found: FreeAssignment) -
         if answer.outcome is not Outcome.INFEASIBLE:
             break
         bytes_bound = atoms * model.atom + model.tile.element_bytes
-        atoms = (
-            atoms // row_atoms + 1
-        ) * row_atoms  # to the end of the next row, inside which one may fit, too
+        atoms = (atoms // row_atoms + 1) * row_atoms  # to the end of the next row; a layout may end within it
     return replace(found, bytes_bound=bytes_bound if found.excess == found.bound else model.tile.bytes)
 
 
@@ -380,7 +378,8 @@ def _folded(model: PlacementModel, padded: IntArray) -> IntArray | None:
     phase, element, _, times, *_ = model.units
     bank = flat[element] % row_elements
     fixed = flat[element] < len(flat)
-    room = np.repeat([[p.least] for p in model.phases], row_elements, axis=1)  # by phase and bank
+    # What each bank may take on in each phase beside the elements that stay; then the others' phases.
+    room = np.repeat([[p.least] for p in model.phases], row_elements, axis=1)
     np.subtract.at(room, (phase[fixed], bank[fixed]), times[fixed])
     moving = np.stack([phase, element, times])[:, ~fixed].T.tolist()
     open_to = {e: np.isin(np.arange(row_elements), holes % row_elements) for e in beyond}
@@ -389,6 +388,7 @@ def _folded(model: PlacementModel, padded: IntArray) -> IntArray | None:
     if not all(banks.any() for banks in open_to.values()):
         return None
     solver = Model()
+    # Of each element beyond the tile, a literal for each bank that it may go to.
     at = {e: {k: solver.boolean() for k in np.flatnonzero(banks).tolist()} for e, banks in open_to.items()}
     for literals in at.values():
         solver.exactly_one([*literals.values()])

@@ -27,7 +27,7 @@ from layoutopt.problems.types import Tile
 # Booleans, and terms of the load constraints, beyond which no model is built.
 _MAX_BOOLEANS = 1 << 17
 _MAX_TERMS = 1 << 22
-# What it takes, about, to write a term down and have the solver read it.
+# Seconds, about, to write a term of a load down and have the solver read it.
 _SECONDS_A_TERM = 2e-6
 
 
@@ -133,15 +133,16 @@ class PlacementModel:
     def __init__(
         self, chunks: Chunks, phases: list[FreePhase], period: int, tile: Tile, workers: int = 1
     ) -> None:
-        """`period`: bytes of a row of banks; `workers`: solver threads."""
+        """`phases`: over `chunks`; `period`: bytes of a row of banks; `workers`: solver threads."""
         self.chunks, self.period, self.tile = chunks, period, tile
         self.workers = workers
         # Phases of one unit, or of none, cost the same in all positions; they are not in the model.
         alike = [p for p in phases if len(p.units) < 2]
-        self.fixed = sum(p.weight * (max(p.least, p.most) - p.ideal) for p in alike)
+        self.fixed = sum(p.weight * (max(p.least, p.most) - p.ideal) for p in alike)  # their weighted excess
         self.phases = [p for p in phases if len(p.units) > 1]
+        # The counting bound of the weighted excess of all phases.
         self.floor = self.fixed + sum(p.weight * (p.least - p.ideal) for p in self.phases)
-        # How many positions each chunk of these phases has; in the order of the widest phases.
+        # How many positions each chunk of the phases in the model has, chunks of the widest phases first.
         self.positions: dict[int, int] = {}
         for phase in sorted(self.phases, key=lambda p: (-len(p.units), p.units)):
             self.positions.update((u.chunk, period // int(chunks.size[u.chunk])) for u in phase.units)

@@ -259,10 +259,8 @@ def textbook(candidate: Linearisation, field: Field, tile: Tile) -> Iterator[Mas
     It flips B targets in a row, each by the bit S above it.
     """
     obeyed, last = rules(candidate, field, tile), last_block(candidate, field, tile)
-    targets, top = (
-        obeyed.targets,
-        ((candidate.span * tile.element_bytes - 1) // field.word_bytes).bit_length(),
-    )
+    targets, last_word = obeyed.targets, (candidate.span * tile.element_bytes - 1) // field.word_bytes
+    top = last_word.bit_length()
     for count in range(1, len(targets) + 1):
         for first in range(targets.start, targets.stop - count + 1):
             nearest = min(count, max(1, field.first_source - first))

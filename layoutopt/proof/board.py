@@ -20,7 +20,7 @@ from layoutopt.accesses.trace import LaneTrace, Trace, instruction_at
 from layoutopt.hardware.devices import Device, PhaseRule
 from layoutopt.problems.types import Problem, Tile
 
-_KEPT: Final = 4
+_KEPT: Final = 4  # boards
 MAX_LANES: Final = 1 << 17  # lane accesses beyond which there is no board
 
 

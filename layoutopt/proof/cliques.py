@@ -39,12 +39,12 @@ from layoutopt.problems.types import Problem
 from layoutopt.proof.board import Board, Subject, View, word_data
 
 MAX_CLIQUE_WORDS: Final = 1 << 12
-_NODES: Final = 20_000  # of the branch and bound for a clique
+_NODES: Final = 20_000  # at most, of the branch and bound for a clique
 # Phases of a view beyond which no three are looked for (the time grows with their cube), and cliques kept.
 MAX_PACKED_PHASES: Final = 320
 _MOST_CLIQUES: Final = 2000
 _EFFORT: Final = 1.0  # deterministic time to share the phases out
-_SHOWN: Final = 8  # pairs of a clique in words
+_SHOWN: Final = 8  # pairs of a clique that its sentences name
 
 
 class Clique(Struct, frozen=True):

@@ -56,9 +56,9 @@ from layoutopt.search.proposal import COUNTED, STOPPED, Ask, Found, Proposal, Pr
 from layoutopt.search.solve import solve_fixed
 from layoutopt.search.verify import verified
 
-_MOST_SOLVED: Final = 8  # orders that a layout is sought for
-_SHARE: Final = 0.5  # of the time left, for each
-_NEEDED_S: Final = 0.5  # for lanes under a layout, without which there is no answer
+_MOST_SOLVED: Final = 8  # orders of elements that a layout is sought for
+_SHARE: Final = 0.5  # of the time left, for each of these orders
+_NEEDED_S: Final = 0.5  # seconds at least for the lanes under a layout, without which there is no answer
 _EVERY_CHOICE: Final = f"{EVERY_LAYOUT} and every choice of instructions"
 _INSTRUCTIONS_LEFT: Final = "other instructions are not refuted"
 _LANES_LEFT: Final = (
@@ -113,15 +113,17 @@ class _Choice(Struct, frozen=True):
 
     problem: Problem
     gpu: Device
-    wavefronts: Fraction = Fraction(0)  # of instructions: that the accesses take at least, weighted
-    instructions: int = 0  # of instructions: how many warps execute, of the accesses left open
+    # Where instructions are chosen: wavefronts that all accesses take at least, weights applied
+    wavefronts: Fraction = Fraction(0)
+    instructions: int = 0  # likewise: how many instructions all warps execute for the accesses left open
     share: float = 1  # of the time left, that it may use
 
 
 class _Solved(Struct, frozen=True):
     """A verified answer under one choice."""
 
-    rank: tuple[float, ...]  # the best least; of instructions: wavefronts, bytes, instructions
+    # The best least. Of instructions: wavefronts, bytes, instructions; of lanes: as `verify.Answer.rank`
+    rank: tuple[float, ...]
     result: Result
     chosen: Problem  # the file's problem, nothing left open
     case: Case  # of `chosen`
@@ -450,7 +452,7 @@ class _Lanes(_Open):
         """The relaxed problem, then problems with fixed lanes whose layouts may do better than the best."""
         yield _Choice(self.relaxed, self.lanes.together)
         if self.best is None and self.refused is None:
-            yield _Choice(self.natural, self.gpu)  # direct loads stand otherwise than those that are natural
+            yield _Choice(self.natural, self.gpu)  # the relaxed problem has direct loads as they are written
         for problem in self._with_fixed_lanes():
             assert self.best is not None
             result = self.best.result

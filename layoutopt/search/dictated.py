@@ -34,7 +34,7 @@ from layoutopt.search.search import Search
 
 # Candidates that an answer names.
 _NAMED: Final = 12
-_NEEDED_S: Final = 0.5  # to count the first of them where lanes choose
+_NEEDED_S: Final = 0.5  # seconds at least, to count the first of them where lanes choose
 
 # What lies without gaps where layouts are listed.
 _NOUNS: Final = {"tma": "box", "cp.async.bulk": "copy"}

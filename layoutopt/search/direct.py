@@ -27,11 +27,11 @@ SAID: Final = (
     "a pad after whole runs of a wave, XORs of bits"
 )
 NOT_ALL: Final = "none of the layouts that are listed for direct loads; there may be others"
-_MOST_PERMUTED = 3
+_MOST_PERMUTED = 3  # dimensions that are put in every order
 _MOST_FLIPPED = 5  # bits of 32 banks
-_MOST_SHIFT = 8
+_MOST_SHIFT = 8  # bits from a flipped one up to the one that flips it
 _MOST_LOWS: Final = 3  # bits from which a swizzle of the row-major layout may begin
-_PAD_VECTORS = (1, 2, 4, 8)
+_PAD_VECTORS = (1, 2, 4, 8)  # lengths of a pad, in vectors of the widest access
 _MOST_TURNS: Final = 6  # ways of taking the rows in turn
 
 

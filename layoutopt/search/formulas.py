@@ -33,7 +33,7 @@ ALL_HAVE_CONFLICTS: Final = "every layout of these families has conflicts"
 NONE_KEEPS_TO_THEM: Final = "no layout of these families keeps to the constraints"
 # Classes that the tree may count for one linearisation, round by round: about 0.01, 0.1 and 14 s.
 _TREE_STEPS: Final = (1 << 22, 1 << 26, 1 << 33)
-# After so many linearisations a table is asked for, which may end the search.
+# Linearisations, of those a swizzle may lie over, after which a table is asked for: it may end the search.
 _AT_FIRST: Final = 24
 _ANY_EXCESS: Final = 1 << 40  # more than any layout has
 
@@ -221,7 +221,7 @@ class _LeastExcess:
                 undecided.append(candidate)
                 continue
             self.tally.deciders.add("tree")
-            self._trees += steps == _TREE_STEPS[0]
+            self._trees += steps == _TREE_STEPS[0]  # each candidate once
             if self.best is not None:
                 scene.tell(*self._below, self._proved, candidate.family)
             phases = scene.phases(candidate)

@@ -350,12 +350,12 @@ class Cost(NamedTuple):
 
 
 class Key(NamedTuple):
-    """What combinations are compared by: cost, bytes packed, options without a layout, index cost."""
+    """What combinations are compared by, in this order."""
 
     cost: Cost
-    bytes: int
-    unknown: int
-    operations: int
+    bytes: int  # of all tiles, packed
+    unknown: int  # options that are bounds only, without a layout
+    operations: int  # index cost
 
 
 class Option(Struct, frozen=True):
@@ -381,7 +381,7 @@ class Explored(Struct, frozen=True):
     """The best combination of layouts found, one of each unit; None where no combination fits the limit."""
 
     points: tuple[Point, ...] | None
-    key: Key | None
+    key: Key | None  # what it costs and takes
     bound: Key | None  # lower bound of the key of every combination
 
 
@@ -410,10 +410,7 @@ def _options(unit: Unit, *, optimistic: bool) -> Iterator[Option]:
 
 
 def explore(
-    units: Sequence[Unit],
-    plan: Plan,
-    limit: int | None,
-    solver: Callable[[Unit, float, Problem], Result],
+    units: Sequence[Unit], plan: Plan, limit: int | None, solver: Callable[[Unit, float, Problem], Result]
 ) -> Explored:
     """Explore the fronts of the units until the best combination is known, or the time is over.
 

@@ -96,10 +96,11 @@ def under_layout(
     taken: list[FreeAccess] = []
     for access in free:
         direct = is_direct_load(problem.accesses[access.number].op)
-        idle = None if direct else with_padded_segments(access, gpu)
-        variants = [(*_best(problem, variant, table), variant) for variant in (access, idle) if variant]
-        _, assignments[access.number], best = min(variants, key=lambda variant: variant[0])
-        taken.append(best)
+        padded = None if direct else with_padded_segments(access, gpu)  # with idle threads
+        # Wavefronts, the assignment, and the access for which it is.
+        variants = [(*_best(problem, variant, table), variant) for variant in (access, padded) if variant]
+        _, assignments[access.number], variant = min(variants, key=lambda found: found[0])
+        taken.append(variant)
     settled = settled_with(problem, assignments, taken)
     reordered_accesses = list(settled.accesses)
     step_loops = {access.number: [access.work.step_loop] for access in taken}
@@ -309,8 +310,8 @@ def dealt_lanes(search: AssignmentSearch, known: Assignment, *, tables: bool) ->
     work, warp = search.work, search.warp
     if not work.keeps_to_warps(warp):
         return known
-    # As if a warp were served in one phase, every order of its lanes costs the same: with the best choice of
-    # which warp has which units, which `best` finds, a lower bound of all.
+    # Served in one phase, a warp would cost the same in every order of its lanes. So what `best` then finds,
+    # which only chooses which warp has which units, is a lower bound of all orders.
     in_any_order = replace(search, lanes=replace(search.lanes, rule=whole_warp(search.lanes.rule)))
     base = in_any_order.best()
     least = in_any_order.wavefronts(base)
@@ -368,7 +369,7 @@ def _table(work: Work, rule: PhaseRule, groups: IntArray, length: int, may_confl
     """
     threads, effort_left = work.threads, _TABLE_EFFORT
     phase_of_lane = np.argsort(np.concatenate(rule.phases)) // len(rule.phases[0])
-    entry = np.arange(length)
+    entry = np.arange(length)  # the table's; `place` is what it holds
     lane, place = (work.first + entry % threads) % len(phase_of_lane), entry % threads
     warp_begins = np.flatnonzero((lane == 0) | (entry % threads == 0)).tolist()
     known: dict[tuple[bytes, bytes], _WarpOrder | None] = {}
@@ -408,7 +409,8 @@ def _warp_order(groups: IntArray, times: IntArray, phase: IntArray, effort: floa
             none; shape (instructions, lanes).
         times: how often each instruction comes.
         phase: in which each lane is served.
-        effort: limit of the solver's deterministic time; None where it finds no order, or rows are too many.
+        effort: limit of the solver's deterministic time. None where it finds no order in it, or for too many
+            instructions.
     """
     if len(groups) > _MOST_ROWS or effort <= 0:
         return None

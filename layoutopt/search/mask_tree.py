@@ -37,9 +37,9 @@ Lanes = npt.NDArray[Any]  # uint32 or uint64: a bit for each lane
 _MAX_TABLE = 1 << 22
 _CHUNK = 1 << 21
 MAX_LANES: Final = 64  # of a phase
-# Of a question, and of a class that is counted: seconds of a quiet machine.
+# Work that a question, and a class that is counted, are charged with, in seconds of a quiet machine.
 _EFFORT_EACH, _EFFORT_A_STEP = 3e-4, 2e-9
-# Entries of the tables of children that are looked at together, and how many children at most.
+# Bounds of children are computed together: entries of their arrays, and how many children, at most.
 _TOGETHER, _MOST_TOGETHER = 1 << 18, 64
 
 
@@ -138,6 +138,8 @@ class _Tree:
         steps: classes that may still be counted.
         best: masks of least excess below the bound, so far.
         bit: see `Searched`.
+        words, weight, ideal, least: of the phases that are searched, as in `Phases` (`least` its `target`).
+        low, high: by phase, the first bit that selects a bank, and the one behind the last.
         constant: weighted excess of the phases that cost the same under all masks; the others are searched.
     """
 
@@ -253,7 +255,7 @@ class _Tree:
         for start in range(0, count, at_once):
             ones = np.bitwise_count(nodes & row.lanes[start : start + at_once, None])
             largest = np.maximum(ones, sizes - ones).max(axis=2).astype(np.int64)
-            wavefronts = -((-largest << depth) >> self.banks)
+            wavefronts = -((-largest << depth) >> self.banks)  # largest / (banks / 2**depth), rounded up
             excess = np.maximum(wavefronts, self.least) - self.ideal
             bounds[:, start : start + at_once] = excess @ self.weight
         return bounds + self.constant
@@ -280,17 +282,17 @@ class _Tree:
         masks: Masks,
         patterns: list[int],
     ) -> None:
-        """Search, depth first, all ways to complete `masks` that may beat the best: `best`.
+        """Search, depth first, all ways to complete `masks` that may beat `self.best`, and keep what does.
 
         Branches on the bank bit with the fewest masks whose bound is low enough.
 
         Args:
-            rows: bank bits without a mask yet.
-            bounds: lower bound of the weighted excess, by mask of each of them.
+            rows: the masks that may still be chosen, by bank bit without one.
+            bounds: lower bound of the weighted excess under each of these masks, by bank bit.
             classes: the lanes of each class, shape (classes, phases).
-            depth: chosen bits that select a bank, by phase.
-            masks: chosen so far.
-            patterns: flips of the last block that these leave, where there is one.
+            depth: by phase, how many bits with a mask select a bank.
+            masks: chosen so far, by bank bit.
+            patterns: flips of the last block, as in `_patterns`, that the chosen masks leave possible.
         """
         rows, bounds = {**rows}, {**bounds}
         for bit, row in rows.items():

@@ -22,11 +22,11 @@ from layoutopt.search.mask_tree import MAX_LANES, lane_bits
 from layoutopt.search.scene import Scene
 
 _COUNTED: Final = 1024  # linearisations that are counted together
-_PHASES: Final = 4096  # phases times linearisations left, where only the best count
-_KEPT: Final = 24  # phases, the latest
+_PHASES: Final = 4096  # phases times linearisations that are counted at once
+_KEPT: Final = 24  # phases that are kept, the latest
 _MOST_SOURCES: Final = 10  # bits that a mask may read
 _MOST_ENTRIES: Final = 1 << 20  # masks times linearisations, or times phases
-_TOGETHER: Final = 64  # phases times linearisations, where these are few
+_TOGETHER: Final = 64  # phases times linearisations that are asked at once; one phase at least
 
 
 class Refuters:

@@ -108,7 +108,8 @@ def as_assignment(proposal: Proposal, least: int) -> FreeAssignment | None:
     """The layout of a proposal, if any, of which `least` bytes are proved."""
     if (found := proposal.found) is None:
         return None
-    return FreeAssignment(0, int(found.weighted_excess), found.layout.table(), found.bytes, bytes_bound=least)
+    excess, table = int(found.weighted_excess), found.layout.table()
+    return FreeAssignment(bound=0, excess=excess, table=table, bytes=found.bytes, bytes_bound=least)
 
 
 def smallest(case: Case, start: FreeAssignment, ask: Ask) -> list[FreeAssignment]:

@@ -24,11 +24,11 @@ _WEIGHTLESS: Final = "conflicts remain in accesses of weight 0, which are not pa
 
 
 class Answer(Struct, frozen=True):
-    """A result of a case that the conflict engine confirms; the weighted wavefronts of its layout, or 0."""
+    """A result of a case that the conflict engine confirms."""
 
     case: Case
     result: Result
-    wavefronts: float = 0
+    wavefronts: float = 0  # of its layout, weights applied; 0 without one
 
     @property
     def rank(self) -> tuple[float, ...]:
@@ -116,7 +116,7 @@ def _proof(case: Case, proposal: Proposal) -> Proof:
     """The bounds of a proposal in whole wavefronts and in weights, and the index cost of its layout."""
     bound, scope, _ = proposal.excess_bound
     plain = proposal.plain_bound
-    if bound == round(bound):  # each excess wavefront of a whole number weighs at most the largest weight
+    if bound == round(bound):  # so many weights are at least `bound / heaviest` wavefronts
         heaviest = int(np.concatenate([a.weight for a in case.lanes.accesses]).max(initial=1))
         plain = max(plain, Proved(-(-bound // heaviest), scope), key=lambda proved: proved.lower_bound)
     weighted = Bound(case.in_weights(bound), scope) if case.has_weights else None

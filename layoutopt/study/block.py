@@ -26,8 +26,8 @@ class Part(Stages, frozen=True):
 
     problem: Problem  # the tile and its accesses
     answer: Result | str  # the layout: a result, or element offsets over x0, x1,
-    # The result that it is of: the tile's, or that of all tiles that share its layout; None where the layout
-    # was not solved for
+    # The result whose layout `answer` is, or is a part of: that of all tiles that share it; None where the
+    # layout was not solved for
     whole: Result | None = None
 
     @property
@@ -112,12 +112,12 @@ def placed(problem: Problem | Block, gpu: Device, answer: Result | Arrangement |
     parts = []
     for tile, tile_problem in zip(problem.tiles, problem.each, strict=True):
         whole, place = results[tile.name]
-        stages = place.base_bytes, place.stages, place.stage_bytes
+        where = place.base_bytes, place.stages, place.stage_bytes
         own = own_answer(whole, tile_problem, shared[tile.name])
-        parts.append(Part(tile.name, *stages, tile_problem, own, whole))
+        parts.append(Part(tile.name, *where, tile_problem, answer=own, whole=whole))
     summary = f"{answer.bytes} bytes, {answer.excess} excess wavefronts; {answer.status}"
     size, alignment = answer.bytes, answer.alignment_bytes
-    return Placed(problem.name, gpu, tuple(parts), size, alignment, summary, problem.overlay)
+    return Placed(problem.name, gpu, tuple(parts), size, alignment, summary, times=problem.overlay)
 
 
 def own_answer(result: Result, problem: Problem, whole: Tile) -> Result | str:
@@ -173,8 +173,8 @@ def placed_in_use(block: Block, gpu: Device) -> Placed:
     parts = []
     for problem, tile in zip(block.each, audit.tiles, strict=True):
         assert tile.audit.offset is not None
-        stages = tile.base_bytes, tile.stages, tile.stage_bytes
-        parts.append(Part(tile.tile, *stages, problem, tile.audit.offset))
+        where = tile.base_bytes, tile.stages, tile.stage_bytes
+        parts.append(Part(tile.tile, *where, problem, answer=tile.audit.offset))
     alignment = max(tile.audit.alignment_bytes for tile in audit.tiles)
     summary = f"{audit.bytes} bytes, {audit.excess} excess wavefronts; as the file has it"
-    return Placed(block.name, gpu, tuple(parts), audit.bytes, alignment, summary, block.overlay)
+    return Placed(block.name, gpu, tuple(parts), audit.bytes, alignment, summary, times=block.overlay)

@@ -78,8 +78,8 @@ def compare(
     why = next(filter(None, (why_no_estimate(tile.case) for tile in tiles)), None)
     widths = {name: width for tile in tiles for name, width in tile.case.widths.items()}
     advice = recommend(marked, dictated=dictated, no_estimate=why)
-    about = problem.name, gpu.name, problem.threads
-    return Comparison(*about, marked, advice, widths, timing_of(gpu)[1], no_estimate=why)
+    _, borrowed = timing_of(gpu)
+    return Comparison(problem.name, gpu.name, problem.threads, marked, advice, widths, borrowed, why)
 
 
 def _is_pareto(row: Row, rows: Sequence[Row]) -> bool:
@@ -156,7 +156,7 @@ class _UnitRows(Struct, frozen=True):
         return _Laid(unit, row, alignment, sizes)
 
 
-# Bytes of all tiles of a block together, and where each lies.
+# Bytes of all tiles of a block together; and each tile, or tiles that share a layout, where it lies.
 _Placement = tuple[int, tuple[TileOfRow, ...]]
 
 

@@ -41,7 +41,8 @@ from layoutopt.study.relaxations import Relaxation, Relaxations, names
 from layoutopt.study.rows import solved
 
 _MOST_SHOWN: Final = 8  # wavefronts drawn of one phase
-# Of several tiles: for the search over all of them, and of what is left, for the same without the budget.
+# Share of the time, where there are several tiles, for the search over all of them; and of what is left then,
+# for the same without the budget of bytes.
 _ARRANGE_SHARE: Final = 0.3
 # The scope of "no layout": other constraints might have one.
 ALLOWED: Final = "the layouts that the constraints allow"
@@ -169,7 +170,7 @@ def _explain_tile(problem: Problem, gpu: Device, progress: Progress) -> Explanat
     if bound.everywhere:
         of_every_layout = bound
     elif of_every_layout is not None and not of_every_layout.lower_bound:
-        of_every_layout = None  # says nothing
+        of_every_layout = None  # a bound of 0 says nothing
     proved = bound if conflict_free or of_every_layout is None else of_every_layout
     scope = ALLOWED if conflict_free is False and not proved.lower_bound else proved.scope
     with unhurried():

@@ -26,8 +26,8 @@ from layoutopt.problems.same_layout import room_bytes
 from layoutopt.problems.types import Problem
 from layoutopt.study.edits import changed_at, declared_bytes, operands
 
-_QUICK: Final = 1 << 17  # elements whose offsets are computed at once
-_MOST_SHOWN: Final = 8  # lanes of a conflict
+_QUICK: Final = 1 << 17  # elements up to which offsets are computed whatever the clock says
+_MOST_SHOWN: Final = 8  # lanes of a conflict, one a line
 AnyLayout = str | Layout | Result | npt.NDArray[np.integer[Any]]
 
 
@@ -208,7 +208,7 @@ def errors_of(used: InUse) -> Iterator[Finding]:
     allowed, needed = used.case.problem.layout.alignment_bytes, used.alignment
     if allowed is not None and allowed < needed:
         text = f"the base needs {needed} bytes of alignment, layout.alignment_bytes is {allowed}"
-        yield Finding("alignment", text, access=None, details={"needed": needed, "given": allowed})
+        yield Finding("alignment", text, details={"needed": needed, "given": allowed})
     yield from _bound_errors(used)
     if used.refused:
         yield Finding("unreached", used.refused)
@@ -225,7 +225,7 @@ def _element_errors(used: InUse) -> Iterator[Finding]:
         count = len(overlapping) * case.problem.tile.packed
         text = f"{count} elements overlap: {used.at(a)} and {used.at(b)} both cover byte {byte}"
         details: dict[str, object] = {"elements": count, "first": both, "byte_offset": byte}
-        yield Finding("overlap", text, access=None, details=details)
+        yield Finding("overlap", text, details=details)
     alignment = case.problem.tile.element_alignment
     misaligned = np.flatnonzero(used.table % alignment)
     if len(misaligned):
@@ -233,7 +233,7 @@ def _element_errors(used: InUse) -> Iterator[Finding]:
         where = f"{used.at(first)} starts at byte {int(used.table[first])}"
         text = f"{len(misaligned)} elements do not start at a multiple of {alignment}: {where}"
         details = {"elements": len(misaligned), "first": case.coordinates(first), "alignment": alignment}
-        yield Finding("misaligned", text, access=None, details=details)
+        yield Finding("misaligned", text, details=details)
     if used.node is not None:
         try:
             case.table(used.node)
@@ -270,7 +270,7 @@ def _bound_errors(used: InUse) -> Iterator[Finding]:
     for what, limit in limits:
         if limit is not None and used.size > limit:
             text = f"{used.at(high)} ends at byte {used.size}; {what} holds {limit}"
-            yield Finding("out_of_bounds", text, access=None, details={"bytes": used.size, "limit": limit})
+            yield Finding("out_of_bounds", text, details={"bytes": used.size, "limit": limit})
 
 
 # What is worth knowing ---------------------------------------------------------------------------
@@ -316,11 +316,11 @@ def _space(used: InUse) -> Iterator[Finding]:
     unused = size - problem.tile.bytes
     if unused > 0:
         text = f"{unused:,} of {size:,} bytes ({100 * unused / size:.0f} %) hold no element"
-        yield Finding("unused_bytes", text, access=None, details={"bytes": unused})
+        yield Finding("unused_bytes", text, details={"bytes": unused})
     room = room_bytes(problem, used.case.device)
     if room is not None and size > room:
         text = f"{size:,} bytes; a block of {problem.target} has {room:,} for it"
-        yield Finding("too_large", text, access=None, details={"bytes": size, "limit": room})
+        yield Finding("too_large", text, details={"bytes": size, "limit": room})
 
 
 def _address_form(used: InUse) -> Iterator[Finding]:

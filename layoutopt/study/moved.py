@@ -15,7 +15,7 @@ from layoutopt.kernels.program import Array, Memory
 
 # The `footprint` of an array.
 FootprintOf = Callable[[Array], dict[bool, IntArray] | None]
-_LANES: Final = 32
+_LANES: Final = 32  # of a warp
 # Numbers up to here are sorted by marking them.
 _MOST_MARKED: Final = 1 << 28
 
@@ -47,7 +47,7 @@ class Costs(NamedTuple):
     # `profiled_most, profiled_least`: wavefronts of what the profiler counts
     profiled_most: int
     profiled_least: int
-    # `most, least`: of all
+    # `most, least`: wavefronts of all instructions, where lanes choose worst, and best
     most: int
     least: int
 

@@ -29,13 +29,12 @@ from layoutopt.search.block import solve
 
 # Accesses beyond which no smallest clash is looked for: each is one question to the solver.
 _MAX_CLASH: Final = 16
-# Accesses whose lanes are left free, one after the other: each is a question or two.
+# Accesses whose lanes are left free, one after the other: each is one search, or two.
 _MAX_FREED: Final = 4
 # Share of the time left that each question may use, and that those about widths and instructions may.
 _QUESTION_SHARE: Final = 0.25
 _CHOICE_SHARE: Final = 0.5
-# What global memory moves at least.
-_SECTOR_BYTES: Final = 32
+_SECTOR_BYTES: Final = 32  # that global memory moves at least
 
 
 class Relaxation(Struct, frozen=True):

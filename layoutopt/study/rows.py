@@ -58,7 +58,8 @@ class TileRows:
     Attributes:
         asked: the problem as the file has it.
         case: the same with the lanes and widths of the best layout.
-        everything: the best layout of all families that the problem allows.
+        everything: the best layout of all families that the problem allows; `seconds`: that it took.
+        problem: that of `case` over bytes, for which layouts are sought and counted.
         formulas: the formula of every row that can be used, by its text.
 
     Raises:
@@ -74,6 +75,7 @@ class TileRows:
         known: Result | None = None,
     ) -> None:
         self.asked, self.gpu, self.time_limit, self.progress = problem, gpu, time_limit, progress
+        # Half of it is for the search over everything: `solved` takes half of what is in force.
         self.budget = Budget(None if time_limit is None else 2 * time_limit)
         self.allowed = problem.layout.families or FAMILIES
         layout: dict[str, Any] = {"minimise": "excess"}
@@ -82,7 +84,6 @@ class TileRows:
         search = partial(solved, problem, gpu, progress=progress, known=known, **layout)
         with spending(self.budget):
             (self.case, self.everything), self.seconds = _timed(search)
-        # Layouts are sought and counted over bytes, and shown over elements.
         self.problem = self.case.lowered
         self.counter = Counter(self.case)
         self.formulas: dict[str, Node] = {}
@@ -112,7 +113,8 @@ class TileRows:
         """
         if why_no_estimate(self.case) is not None:
             return rows
-        estimates: dict[str | None, tuple[Estimate, list[int]]] = {}  # and each access's index instructions
+        # By offset: the estimate, and the index instructions of each access.
+        estimates: dict[str | None, tuple[Estimate, list[int]]] = {}
         for row in self.budget.while_left(sorted(rows, key=lambda r: r.family not in _ESTIMATED_FIRST)):
             if row.wavefronts is not None and row.offset not in estimates:
                 node = self.formulas[row.offset or ""]
@@ -192,7 +194,7 @@ class TileRows:
         period = max(access.rule.banks * access.rule.bank_bytes for access in case.lanes.accesses)
         allowed = tuple(f for f in searched if f in ("none", *self.allowed))
         may_swizzle = layout.alignment_bytes is None or layout.alignment_bytes >= case.alignment(True)
-        bound = self.everything.proof.objective
+        bound = self.everything.proof.objective  # at that excess, in the trace's unit, counting may end
         floor = int(bound.lower_bound * case.lanes.weight_unit) if bound.everywhere else 0
         with spending(self.budget):
             space = space_of(self.problem, case.lanes, period, allowed)
@@ -213,9 +215,9 @@ class TileRows:
         """The layout in use and the published one, where the file has them."""
         in_use, published = self.asked.layout.offset, self.asked.published
         if in_use is not None:
-            yield self._formula_row(Row("in_use", "in use", "given"), "layout.offset", in_use)
+            yield self._formula_row(Row("in_use", "in use", status="given"), "layout.offset", in_use)
         if published is not None:
-            row = Row("published", "published", "given")
+            row = Row("published", "published", status="given")
             yield self._formula_row(row, "published.offset", published.offset, published.bytes)
 
     def _edit_rows(self) -> Iterator[Row]:
@@ -226,7 +228,7 @@ class TileRows:
         with spending(self.budget):
             edit, seconds = _timed(partial(nearest_edit, node, self.case))
         if edit is not None:
-            row = Row("edit", "nearest edit", "given", edit=edit.text, seconds=seconds)
+            row = Row("edit", "nearest edit", status="given", edit=edit.text, seconds=seconds)
             yield self._costed(row, edit.node, declared_bytes(edit.node, tile))
 
     def _rows_as_given(self) -> Iterator[Row]:
@@ -306,12 +308,7 @@ class TileRows:
 
 
 def solved(
-    problem: Problem,
-    gpu: Device,
-    *,
-    progress: Progress,
-    known: Result | None = None,
-    **constraints: Any,
+    problem: Problem, gpu: Device, *, progress: Progress, known: Result | None = None, **constraints: Any
 ) -> tuple[Case, Result]:
     """The best layout, and the problem with the lanes and widths chosen for it; in half of the time in force.
 

@@ -199,12 +199,7 @@ class _Asked(Struct, frozen=True):
         return [((tile,), problem.problem(tile)) for tile in problem.tiles if tile.name in touched]
 
     def views(
-        self,
-        problem: Problem,
-        case: Case,
-        tile: str,
-        part: Part | None,
-        answer: Result | Arrangement,
+        self, problem: Problem, case: Case, tile: str, part: Part | None, answer: Result | Arrangement
     ) -> Views:
         """The layouts of a tile to draw, the solved one last.
 

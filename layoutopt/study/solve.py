@@ -35,10 +35,10 @@ from layoutopt.search.verify import Answer
 from layoutopt.study.comparison import difference
 from layoutopt.study.relaxations import Relaxations
 
-# Of the time left after the search, and effort at most, for estimates and what is faster.
+# For estimates and what is faster: the share of the time left after the search, and seconds of work at most.
 _SHARE, _MOST_EFFORT = 0.2, 0.04
 _WIDEST: Final = 16  # bytes of an access
-_NO_BLOCK_BYTES: Final = 1 << 30  # of shared memory has no block
+_NO_BLOCK_BYTES: Final = 1 << 30  # of shared memory: more than a block of any GPU has
 _PADS: Final = ("none", "order", "pad")
 # Estimates of equal wavefronts differ by their instructions alone, so that less tells them apart.
 _FASTER: Final = 1.005
@@ -222,11 +222,7 @@ def _faster_hint(result: Result, other: Result) -> FasterLayout | None:
 
 
 def with_hints(
-    problem: Problem | Block,
-    answer: Result | Arrangement,
-    gpu: Device,
-    *,
-    progress: Progress = LOG.debug,
+    problem: Problem | Block, answer: Result | Arrangement, gpu: Device, *, progress: Progress = LOG.debug
 ) -> Result | Arrangement:
     """The answer; where its layout has conflicts, with hints on what to change in the file to have fewer.
 
