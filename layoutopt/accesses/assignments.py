@@ -241,7 +241,7 @@ def work_on_box(
     in_global = access.global_ or GlobalSide()
     fast_width = width if fast == last else 1  # elements of an access along the fastest dimension
     fast_bits = fast_width * tile.element_bits
-    moved_bytes = in_global.bytes or max(1, fast_bits // 8)
+    moved_bytes = in_global.bytes or max(1, fast_bits // 8)  # by one global access
     if 8 * moved_bytes % fast_bits and 8 * moved_bytes > fast_bits:
         wrong = f"{moved_bytes} bytes are no whole number of accesses to the tile"
         raise ProblemFileError("global.bytes", wrong)
@@ -258,8 +258,8 @@ def work_on_box(
                 f"the {end[d] - begin[d]} that are covered",
             )
         extents.append((end[d] - begin[d]) // unit[d])
-    contiguous = in_global.contiguous or moved_bytes
-    segment = _segment(contiguous, moved_bytes, max(moved_bytes, fast_bits // 8), extents[fast])
+    contiguous, unit_bytes = in_global.contiguous or moved_bytes, max(moved_bytes, fast_bits // 8)
+    segment = _segment(contiguous, moved_bytes, unit_bytes, line_units=extents[fast])
     work = Work(
         origin=tuple(begin), unit=tuple(unit), extents=tuple(extents), order=order, steps=steps,
         stride=fast_width, segment=segment, first=first, threads=threads, loops={}, slots=segment,

@@ -19,9 +19,10 @@ from collections.abc import Sequence
 from layoutopt.ground.budget import current
 
 _SEED = 1
-# Kicks at least before a chunk may have a colour again that it lost; earlier only where it saves more losers.
+# Kicks (`_Colours.kick`) at least before a chunk may have a colour again that it lost; earlier only where
+# every other colour would have so many more losers.
 _TENURE, _AS_MANY_LOSERS = 10, 5
-_EFFORT_A_STEP = 3e-7
+_EFFORT_A_STEP = 3e-7  # seconds of work for a chunk of a chain that is visited
 # The more chunks have no colour, the smaller a share of its steps the search has: the least where so many of
 # them have none.
 _MOST_LEFT, _LEAST_SHARE = 0.25, 0.04

@@ -60,12 +60,12 @@ def with_tables(search: Search, proposal: Proposal) -> Proposal:
     start = _best_formula(search, proposal) if named else as_assignment(proposal, tile.bytes)
     found = [start] if start is not None and (max_bytes is None or (start.bytes or 0) <= max_bytes) else []
     if not is_large(case) and not bytes_first and (start is None or start.excess != proposal.floor):
-        briefly = limits.families is not None and not named
+        briefly, hint = limits.families is not None and not named, start.table if start is not None else None
         known = every_layout(
             tile,
             case.device,
             case.lanes,
-            SearchLimits(ask.workers, briefly, max_bytes, start.table if start is not None else None),
+            SearchLimits(ask.workers, briefly=briefly, max_bytes=max_bytes, hint=hint),
             enough=start.excess if start is not None else 1 if ask.conflict_free else None,
             progress=_telling(case, start, ask),
         )

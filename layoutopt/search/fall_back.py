@@ -35,18 +35,18 @@ from layoutopt.problems.types import Tile
 from layoutopt.search.refuters import Refuters
 from layoutopt.search.scene import Scene
 
-_TOGETHER: Final = 1024  # orders
+_TOGETHER: Final = 1024  # orders that are counted together
 # Shares of the work left; where swizzles are sought, they need the rest.
 _SHARE, _SHARE_BESIDE_SWIZZLES, _SHARE_OF_INTERVALS = 0.5, 0.35, 0.1
-_MOST_INTERVALS: Final = 512
-_INTERVALS_TOGETHER: Final = 32
+_MOST_INTERVALS: Final = 512  # layouts with pads at intervals
+_INTERVALS_TOGETHER: Final = 32  # of these, counted together
 _LEAST_SECONDS: Final = 0.1  # for the first climb, over some of the phases, which is better than row-major
 _CLIMBS: Final = 48
-_STEPS: Final = 32
-_PHASES: Final = 32  # of each rule, of which the layouts beside one are counted
+_STEPS: Final = 32  # of a climb, at most
+_PHASES: Final = 32  # of each rule, by which the layouts beside one are compared
 _PADS: Final = 12  # of each dimension, drawn at random
 _SEED: Final = 1
-_EFFORT_AN_ENTRY: Final = 6e-8  # of a phase and layout that are counted
+_EFFORT_AN_ENTRY: Final = 6e-8  # seconds of work for each lane of a phase, in each layout that is counted
 
 # A layout of pitches: dimensions of more than one element, slowest first; their pads in steps, from the
 # inside out. Its rank: excess over some of the phases, span in elements, pitches.

@@ -123,10 +123,10 @@ def _of_matrix(use: HardwareUse, tile: Tile, mode: Mode) -> Iterator[Named]:
     k, mn = matrix_dims(use, len(shape))  # k: the dimension that is summed over
     rest = [d for d in range(len(shape)) if d != k and d not in mn]
     *slower, fast = mn
-    contiguous = {None: (k, fast) if use.k is not None else (k,), "K": (k,), "MN": (fast,)}[use.major]
+    may_be_contiguous = {None: (k, fast) if use.k is not None else (k,), "K": (k,), "MN": (fast,)}[use.major]
     for major, others, outer in ((k, list(mn), rest), (fast, [k], [*rest, *slower])):
         span, rows = (mode.span_bytes or 16) // size, math.prod(shape[d] for d in others)
-        if major not in contiguous or shape[major] % span or rows % ATOM_ROWS:
+        if major not in may_be_contiguous or shape[major] % span or rows % ATOM_ROWS:
             continue
         page = [1] * len(shape)
         page[major] = span
@@ -178,7 +178,7 @@ def _boxed(
     cuts += [(d, box[d], shape[d] // box[d]) for d in reversed(grid)]
     # A row that is shorter than the span of a swizzle leaves the rest of it unfilled.
     row = mode.span_bytes // element_bytes if mode.xor and mode.span_bytes else cuts[0][2]
-    unit = math.frexp(element_bytes)[1] - 1
+    unit = math.frexp(element_bytes)[1] - 1  # log2 of its bytes: a layout's targets are bits of elements
     swizzle = tuple(Target(target - unit, 1 << (source - unit)) for target, source in mode.xor)
     return Layout(shape, element_bytes, laid(cuts, {1: row - cuts[0][2]}), swizzle)
 

@@ -23,7 +23,7 @@ from layoutopt.search.search import Search
 # Layouts compared: at most so many, and so many that this many choices are counted in all.
 _MOST_PLAIN_LAYOUTS: Final = 1000
 _CHOICES_COUNTED: Final = 30_000_000
-_NEEDED_S: Final = 0.5  # for the first of them, without which there is no answer
+_NEEDED_S: Final = 0.5  # seconds at least for the first of them, without which there is no answer
 _ALL_HAVE_EXCESS: Final = "no layout without excess over all values was found"
 _NOT_ALL: Final = "over values, only plain layouts and swizzles of one shift were compared with the model's"
 

@@ -25,7 +25,7 @@ from layoutopt.problems.text import count_text
 SAME_TIME: Final = 1.08
 # Pipelines are not deeper than this, so one more stage is then worth no word.
 _STAGES_THAT_MATTER: Final = 8
-# Part of the time by which what is saved with as many blocks as fit, and by one alone, differ if both are told.
+# Part of the time by which savings with as many blocks as fit, and by one alone, differ where both are told.
 _WORTH_A_WORD: Final = 0.1
 # The layout in use, what the author sees first; and what the reader would otherwise take.
 _IN_USE: Final = ("in_use", "published")

@@ -17,7 +17,7 @@ from layoutopt.source.ptx_edit import WIDEST, Region, patched
 from layoutopt.source.ptx_flow import access_bytes, uses_of
 from layoutopt.study.source_plans import DYNAMIC, Plan, Plans, Ranking, arrays_of
 
-# Ranks of changes, of which one is tried each.
+# Ranks of plans (`Plan.rank`), the lower first: of each rank one plan is tried.
 _XOR, _PAD = 1, 3
 
 
