@@ -215,6 +215,7 @@ def _bulk_copy(use: HardwareUse, tile: Tile, offsets: IntArray) -> BulkCopy:
 def _matrix(access: Access, use: HardwareUse, tile: Tile, offsets: IntArray) -> MatrixDescriptor:
     """The descriptor by which the tensor cores read every operand of an access in this layout.
 
+    `use`: what the file says of the operand, which leaves mode and major open where it does not say them;
     `offsets`: byte offset of every element, in the tile's shape. LayoutError where no mode reads it.
     """
     rules, size = engine(use.engine), tile.element_bytes

@@ -107,7 +107,7 @@ def choices(problem: Problem, looped: Trace, device: Device) -> dict[str, Choice
 
 
 def _choice(access: Access, lanes: LaneTrace, warps: int, size: int) -> ChoiceTrace:
-    """The run-time choices of one access's lanes; `size` is the bytes of an element."""
+    """The run-time choices of one access's lanes; `warps` of the block, `size` the bytes of an element."""
     values, width = math.prod(access.any.values()), lanes.operation.width_bytes
     weight = lanes.weight.reshape(-1, values, warps)
     if (weight != weight[:, :1]).any():
@@ -309,7 +309,7 @@ def matching(reach: Sequence[Sequence[int]]) -> int:
 
 
 def _expected(address: IntArray, access: ChoiceTrace, which: int) -> tuple[float, float, float]:
-    """Expected wavefronts, ideal and phases of a distinct instruction; `address`: shape (lanes, values)."""
+    """Expected wavefronts, ideal and phases of distinct instruction `which`; `address`: (lanes, values)."""
     operation, rule = access.lanes.operation, access.lanes.rule
     if rule.merges_pairs:
         return _sampled(address, access, which)

@@ -211,7 +211,7 @@ def _chain(board: Board, placed: Placed, moves: Moves, now: int) -> int:
 
 @part
 def _move(board: Board, placed: Placed, moves: Moves, count: int, now: int) -> tuple[int, int, int, int, int]:
-    """Carry out the move of `count` chunks that `_chain` noted, and note what `_take_back` needs.
+    """Carry out move `now`, of `count` chunks that `_chain` noted, and note what `_take_back` needs.
 
     Hard phases are skipped: a chain leaves them without conflicts, so their loads are not kept.
 

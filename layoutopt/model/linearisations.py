@@ -337,7 +337,7 @@ def cut_points(shape: tuple[int, ...]) -> list[tuple[int, int]]:
 def candidate_of(
     space: Space, structure: Structure, pads: tuple[int, ...] = (), units: Sequence[int] | None = None
 ) -> Linearisation | None:
-    """The candidate with the least strides.
+    """The candidate of `structure` with the least strides.
 
     None if it needs a pad that no family allows, or one between the elements of a vector; or if two digits
     of one coordinate lie as if it were not cut there.

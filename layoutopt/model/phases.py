@@ -174,9 +174,9 @@ def _unique_rows(rows: IntArray) -> tuple[IntArray, IntArray]:
 def _counting_bound(phases: PhaseSet, element_bytes: int, held_by: Blocks) -> IntArray:
     """Wavefronts of each phase in every layout, by counting.
 
-    An element keeps its place in its block (`layoutopt.accesses.alignment`). In blocks of 4 words, words of
-    one place share a quarter of the banks in every layout; of 2 words, half of them; of 1 word, all. The
-    bound is the largest that one of these places gives.
+    An element keeps its place in its block (`held_by`; see `layoutopt.accesses.alignment`). In blocks of 4
+    words, words of one place share a quarter of the banks in every layout; of 2 words, half of them; of 1
+    word, all. The bound is the largest that one of these places gives.
     """
     elements, rule, chunk_words = phases.elements, phases.rule, phases.chunk_words
     bank_bytes = rule.bank_bytes

@@ -192,7 +192,7 @@ def _inner_pitch(space: Space, d: int) -> tuple[int, int]:
 
 
 def by_span(space: Space, most: int, *, padded: bool = False) -> Iterator[Linearisation]:
-    """Every layout of pitches that takes at most so many elements, by rising span; as lazily as can be.
+    """Every layout of pitches that takes at most `most` elements, by rising span; as lazily as can be.
 
     With `padded`, only those with more padding than alignment demands.
 

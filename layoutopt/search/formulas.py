@@ -71,6 +71,7 @@ def _plainest(search: Search) -> Proposal | None:
     if not scene.wants_plainest:
         return None
     best: Solution | None = None
+    # Operations at most; and the best so far: index instructions, excess, span.
     most, least = least_operations(scene.space), (math.inf, math.inf, math.inf)
     try:
         for candidate in itertools.chain.from_iterable(scene.candidates()):

@@ -396,7 +396,7 @@ def _options(unit: Unit, *, optimistic: bool) -> Iterator[Option]:
         if front is None:
             continue
         for p in front.points:
-            cost = Cost(p.bound if optimistic else p.value, 0, p.second)
+            cost = Cost(p.bound if optimistic else p.value, second=p.second)
             least_sizes = unit.least_sizes(p)
             size = unit.bytes_at(least_sizes if optimistic else p.sizes, p.alignment)
             yield Option(size, p.alignment, cost, p.operations, p, front)

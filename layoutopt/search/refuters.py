@@ -39,7 +39,7 @@ class Refuters:
         self._bits = () if scene.field is None else tuple(scene.field.targets)
 
     def refuted(self, together: Together, may_swizzle: BoolArray) -> BoolArray:
-        """Which linearisations are refuted, shape (linearisations,): a phase exceeds its ceiling.
+        """Which linearisations `together` are refuted, shape (linearisations,): a phase exceeds its ceiling.
 
         As they are; where `may_swizzle`, under every swizzle. Of the others nothing is known.
         """
@@ -150,7 +150,7 @@ class Refuters:
         A bank bit tells two halves of the banks apart: the phase may have no more words in either than these
         banks serve within the ceiling. True also where that is not looked into.
 
-        Shape (linearisations, phases, bits, masks), a mask for each set of `sources`.
+        Shape (len(which), phases, bits, masks): of linearisations `which`, a mask for each set of `sources`.
         """
         words, ceilings = self._words_and_ceilings(s, together, which)
         may_do = np.ones((*ceilings.shape, len(bits), 1 << len(sources)), np.bool_)

@@ -259,7 +259,7 @@ class _BlockRows:
     # Rows of all -------------------------------------------------------------------------------
 
     def _combined(self, family: str, title: str, layouts: Sequence[_Laid], placement: _Placement) -> Row:
-        """The block's row: sums over its units, and the occupancy of their bytes together."""
+        """The block's row of a family: sums over its units, whose `layouts` lie as `placement` says."""
         block, rows, (size, placed) = self.block, [layout.row for layout in layouts], placement
         statuses, reason = {row.status for row in rows}, ""
         status = next((s for s in ("given", Status.FEASIBLE) if s in statuses), str(Status.OPTIMAL))

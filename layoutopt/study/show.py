@@ -300,7 +300,7 @@ def _layout_before(case: Case, problem: Problem, name: str) -> Shown:
 
 
 def picture(instruction: Instruction, shown: Shown) -> Picture:
-    """Draw an instruction under a layout.
+    """Draw an instruction under the layout `shown`.
 
     Raises:
         LayoutError: the layout takes more than MAX_BYTES, or MAX_LINES rows of banks.
