@@ -17,7 +17,7 @@ from msgspec import structs, to_builtins
 
 from layoutopt.cli.files import TextOrFile, reads, typed_arguments, write_all
 from layoutopt.cli.options import Extents, added, pairs
-from layoutopt.cli.output import UNDECIDED, USAGE_ERROR, end_progress, form, progress, say, say_json
+from layoutopt.cli.output import UNDECIDED, USAGE_ERROR, end_progress, form, note, progress, say, say_json
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground import json_data
 from layoutopt.ground.escape import shown
@@ -180,6 +180,9 @@ def check_kernels(
         if baseline is not None and not update_baseline:
             with json_data.named_by("--baseline"):
                 known = read_baseline(json_data.read(baseline, MAX_BYTES))
+            if known.beside(baseline) is None:
+                of_old = "--baseline names no files: kernels that are called the same share an entry"
+                note(f"{of_old}; --update-baseline writes it anew")
         missed = sum((file.missed for file in recorded), NOTHING_MISSED)
         found = check_launches(launches, time_limit, not no_fix, progress("check"), missed)
         end_progress()
@@ -246,12 +249,14 @@ def _told_together(
     outputs: dict[Path, bytes] = {}
     failed = len(found.failed) == len(found.kernels)
     more: dict[str, tuple[int, int]] | None = None
-    if known is not None:
-        more = worse(found, known)
+    folder = baseline.parent if baseline is not None else None
+    if known is not None and baseline is not None:
+        folder = known.beside(baseline)
+        more = worse(found, known, folder)
     elif baseline is not None:
         more = {}
         if not failed:
-            outputs[baseline] = (json.dumps(baseline_of(found).to_json(), indent=1) + "\n").encode()
+            outputs[baseline] = (json.dumps(baseline_of(found, folder).to_json(), indent=1) + "\n").encode()
     if html is not None:
         outputs[html] = launches_page(found).encode()
     write_all(outputs)
@@ -267,7 +272,7 @@ def _told_together(
         ]
         say(application_report(found) + "".join(f"{line}\n" for line in ["", *said] if said))
     else:
-        say(FORMATS[form()](found if more is None else only(found, more)))
+        say(FORMATS[form()](found if more is None else only(found, more, folder)))
     if failed:
         return USAGE_ERROR
     return _code(found.kernels) if more is None else int(bool(more))

@@ -5,6 +5,7 @@ What bank conflicts there may be is in a baseline file, which `check --update-ba
 
 import contextlib
 import math
+import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -16,6 +17,7 @@ from layoutopt.errors import LayoutoptError, ProblemFileError
 from layoutopt.files.file import tile_from_data
 from layoutopt.ground import json_data
 from layoutopt.ground.budget import Budget, OutOfTime, spending
+from layoutopt.ground.escape import writable
 from layoutopt.ground.json_data import Versioned
 from layoutopt.ground.log import LOG, Progress
 from layoutopt.ground.processes import KilledWorker, Processes, cores
@@ -309,31 +311,51 @@ def _fix_fields(audit: Audit) -> dict[str, Any]:
 
 
 class Baseline(Versioned, frozen=True, forbid_unknown_fields=True):
-    """Bank conflicts of one launch, by kernel, its shape, array and operation; lines of sources move."""
+    """Bank conflicts of one launch, by `_key`; lines of sources move, and stand in none.
+
+    Of schema 1, whose keys name no file, an entry is the most of all kernels that are called the same.
+    """
 
     bank_conflicts: dict[str, int]
-    schema_: Literal["layoutopt.baseline/1"] = "layoutopt.baseline/1"
+    schema_: Literal["layoutopt.baseline/1", "layoutopt.baseline/2"] = "layoutopt.baseline/2"
+
+    def beside(self, file: Path) -> Path | None:
+        """The folder from which it names files, where it is that file; None: it names none."""
+        return file.parent if self.schema_ == "layoutopt.baseline/2" else None
 
 
-def baseline_of(application: Application) -> Baseline:
-    """Bank conflicts by kernel, block, grid, array and op; the most of launches that differ in arguments."""
+def baseline_of(application: Application, folder: Path | None) -> Baseline:
+    """The most bank conflicts of launches that differ in arguments alone.
+
+    Args:
+        application: what was counted.
+        folder: of the baseline, from which it names files; None: it names none.
+    """
     most: dict[str, int] = {}
     for kernel in application.kernels:
-        if (report := kernel.report) is None:
-            continue
         conflicts: dict[str, int] = {}  # of this launch
-        for access in report.accesses:
+        for access in kernel.report.accesses if kernel.report is not None else ():
             if access.bank_conflicts:
-                key = _key(report, access)
+                key = _key(kernel, access, folder)
                 conflicts[key] = conflicts.get(key, 0) + access.bank_conflicts
         for key, count in conflicts.items():
             most[key] = max(count, most.get(key, 0))
     return Baseline(dict(sorted(most.items())))
 
 
-def _key(report: KernelReport, access: KernelAccess) -> str:
+def _key(kernel: CheckedLaunch, access: KernelAccess, folder: Path | None) -> str:
+    """File, kernel, block, grid, array and op.
+
+    A recorded launch has no file in it: its code lies in one that is called by its bytes.
+    """
+    report, launch = kernel.report, kernel.launch
+    assert report is not None
     shape = " ".join(",".join(map(str, sizes)) for sizes in (report.block, report.grid))
-    return f"{report.title} {shape} {access.array or '?'} {access.op}"
+    key = f"{report.title} {shape} {access.array or '?'} {access.op}"
+    if folder is None or launch.parameters is not None:
+        return key
+    file = os.path.relpath(os.path.realpath(launch.file), os.path.realpath(folder))
+    return f"{writable(file)}: {key}"
 
 
 def read_baseline(data: bytes) -> Baseline:
@@ -345,18 +367,18 @@ def read_baseline(data: bytes) -> Baseline:
     return json_data.convert(json_data.parse(data), Baseline)
 
 
-def worse(application: Application, baseline: Baseline) -> dict[str, tuple[int, int]]:
+def worse(application: Application, baseline: Baseline, folder: Path | None) -> dict[str, tuple[int, int]]:
     """Bank conflicts in the baseline and now, of every key of `baseline_of` that has more now."""
-    now, before = baseline_of(application).bank_conflicts, baseline.bank_conflicts
+    now, before = baseline_of(application, folder).bank_conflicts, baseline.bank_conflicts
     return {key: (before.get(key, 0), n) for key, n in now.items() if n > before.get(key, 0)}
 
 
-def only(found: Application, keys: Collection[str]) -> Application:
+def only(found: Application, keys: Collection[str], folder: Path | None) -> Application:
     """The same launches with the accesses of these keys of a baseline alone."""
     kernels = []
     for kernel in found.kernels:
         if (report := kernel.report) is not None:
-            accesses = tuple(access for access in report.accesses if _key(report, access) in keys)
+            accesses = tuple(access for access in report.accesses if _key(kernel, access, folder) in keys)
             kernel = replace(kernel, report=replace(report, accesses=accesses))
         kernels.append(kernel)
     return replace(found, kernels=tuple(kernels))

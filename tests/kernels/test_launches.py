@@ -221,6 +221,28 @@ def test_a_baseline_fails_on_more_conflicts_only(tmp_path):
     assert ET.fromstring(checked(*told, "--format", "junit").stdout).get("failures") == "0"
 
 
+def test_kernels_of_two_files_that_are_called_the_same_are_told_apart(tmp_path):
+    path = diagonals(tmp_path, f"{DIAGONALS}{DIAGONALS.replace('k.sass', 'sub/k.sass')}")
+    (tmp_path / "sub").mkdir()
+    shutil.copy(tmp_path / "k.sass", tmp_path / "sub")
+    known = tmp_path / "conflicts.json"
+    assert checked(path, "--baseline", known, "--update-baseline").returncode == 0
+    counts = json.loads(known.read_text())
+    assert [key.split(": ")[0] for key in counts["bank_conflicts"]] == ["k.sass"] * 2 + ["sub/k.sass"] * 2
+    assert checked(path.name, "--baseline", known.name, cwd=tmp_path).returncode == 0
+    load = next(key for key in counts["bank_conflicts"] if "sub/" in key)
+    counts["bank_conflicts"][load] -= 1
+    known.write_text(json.dumps(counts))
+    assert f"{load}: 2,883 bank conflicts, 2,882 in" in checked(path, "--baseline", known).stdout
+    # One of before names no files; it is read as it was meant.
+    old = {key.removeprefix("sub/k.sass: "): n for key, n in counts["bank_conflicts"].items()}
+    for fewer, code in ((0, 1), (-1, 0)):
+        old[load.removeprefix("sub/k.sass: ")] = 2882 - fewer
+        known.write_text(json.dumps({"schema": "layoutopt.baseline/1", "bank_conflicts": old}))
+        done = checked(path, "--baseline", known)
+        assert (done.returncode, "--update-baseline writes it anew" in done.stderr) == (code, True)
+
+
 @pytest.mark.nvcc
 def test_a_kernel_that_is_edited_to_conflict_fails_on_its_line(tmp_path):
     source = (KERNELS / "transpose_plain.cu").read_text()
