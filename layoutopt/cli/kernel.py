@@ -224,7 +224,8 @@ def _launch_text(done: CheckedLaunch, alone: bool) -> str:
 def launch_data(done: CheckedLaunch) -> dict[str, Any]:
     """One launch as JSON-ready data."""
     if done.report is None:
-        return {"entry": done.launch.entry, "file": done.launch.file, "failure": done.failure}
+        told = {"entry": done.launch.entry, "file": done.launch.file, "failure": done.failure}
+        return told | {"totals": None, "certain": False}
     # JSON knows neither infinity nor what is no number.
     assumed = {
         name: value if isinstance(value, (int, float)) and math.isfinite(value) else _told(value)
@@ -261,9 +262,12 @@ def _told_together(
         outputs[html] = launches_page(found).encode()
     write_all(outputs)
     if form() == "json":
-        data = found.to_json() | {"kernels": [
-            launch_data(one) | {"launches": one.launch.launches} for one in found.kernels
-        ], "fixes": to_builtins(found.fixes)}  # fmt: skip
+        kernels = [
+            launch_data(one) | {"launches": (n := one.launch.launches), "count": n, "reason": one.reason}
+            for one in found.kernels
+        ]
+        data = found.to_json() | {"totals": found.totals, "kernels": kernels}
+        data["fixes"] = to_builtins(found.fixes)
         say_json(data if more is None else data | {"worse_than_baseline": more})
     elif form() == "text":
         said = [

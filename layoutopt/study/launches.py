@@ -54,6 +54,11 @@ class CheckedLaunch(Struct, frozen=True):
         """Wavefronts of shared memory, of all such launches together."""
         return self._total("wavefronts")
 
+    @property
+    def reason(self) -> str | None:
+        """Why its totals are not certainly those of the hardware."""
+        return self.failure if self.report is None else self.report.doubt
+
     def _total(self, figure: str) -> int:
         return self.launch.launches * self.report.totals[figure] if self.report is not None else 0
 
@@ -162,6 +167,17 @@ class Application(Versioned, frozen=True):
     missed: Missed  # launches that are in no file
     kernels: tuple[CheckedLaunch, ...]
     schema_: Literal["layoutopt.application/1"] = "layoutopt.application/1"
+
+    @property
+    def totals(self) -> dict[str, int | None]:
+        """Those of all launches that were evaluated together; None: there is no worst case."""
+        bounded = all(one.report is not None and one.report.bounded for one in self.kernels)
+        totals: dict[str, int | None] = {"wavefronts": 0, "bank_conflicts": 0}
+        for one in self.kernels:
+            for name, n in one.report.totals.items() if one.report is not None else ():
+                known = bounded or not name.startswith("wavefronts_worst")
+                totals[name] = (totals.get(name) or 0) + one.launch.launches * n if known else None
+        return totals
 
     @property
     def fixes(self) -> list[Fix]:

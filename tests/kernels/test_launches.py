@@ -103,6 +103,11 @@ def test_launches_are_ranked_by_their_conflicts_and_failures_stop_no_other(tmp_p
     got = data["schema"], data["launches"], data["bank_conflicts"]
     assert got == ("layoutopt.application/1", 4, 3 * 3844)
     assert [one.get("failure", "")[:11] for one in data["kernels"]] == ["", "cannot read"]
+    (align, none), totals = data["kernels"], data["totals"]
+    assert [(one["count"], one["certain"]) for one in (align, none)] == [(3, True), (1, False)]
+    assert (align["reason"], none["reason"], none["totals"]) == (None, none["failure"], None)
+    worst = {name: None for name in totals if name.startswith("wavefronts_worst")}  # of what is not known
+    assert totals == {name: 3 * n for name, n in align["totals"].items()} | worst
     done = checked(path)
     assert (done.returncode, "4 launches, 2 distinct: 1 certain, 1 not evaluated" in done.stdout) == (1, True)
     conflicts = "8,649 of 9,216 wavefronts in shared memory are bank conflicts (align, load)"
