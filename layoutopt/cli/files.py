@@ -20,6 +20,7 @@ ANSWER_FILE: Final = "answer_file"
 """The parameter of what is printed."""
 _TYPED = f"{__name__}.typed"
 _INPUTS: Final = f"{__name__}.inputs"
+_ANSWER: Final = f"{__name__}.answer"
 
 Content = bytes | Callable[[BinaryIO], None]
 """What a file shall hold, or what writes it piece by piece."""
@@ -150,6 +151,7 @@ class FileCommand(click.Command):
                 _check_free(path, option, taken)
                 taken[_identity(path)] = option
         answer = ctx.params.pop(ANSWER_FILE, None)
+        ctx.meta[_ANSWER] = answer
         if answer is None:
             return super().invoke(ctx)
         with kept() as printed:
@@ -222,6 +224,20 @@ def write_all(outputs: Mapping[Path, Content], *, new: bool = False) -> None:
         raise ProblemFileError("", f"cannot write {str(path)!r}: {error.strerror}") from None
     finally:
         discard(made.values())
+
+
+def write_changed(outputs: Mapping[Path, Content]) -> None:
+    """Write inputs of the command that runs anew, as `write_all`; the answer goes into none of them.
+
+    Raises:
+        ProblemFileError: it shall, or as for `write_all`.
+    """
+    meta = click.get_current_context().meta
+    for path in outputs:
+        if (answer := meta[_ANSWER]) is not None:
+            _check_free(answer, "-o", {_identity(path): "a file that changes"})
+        meta.get(_INPUTS, {}).pop(_identity(path), None)
+    write_all(outputs)
 
 
 def write_folder(folder: Path, outputs: Mapping[str, Content], *, new: bool = False) -> None:

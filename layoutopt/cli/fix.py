@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import structs, to_builtins
 
-from layoutopt.cli.files import FileCommand, InputPath, write_all
+from layoutopt.cli.files import FileCommand, InputPath, write_changed
 from layoutopt.cli.kernel import asked, launch_options
 from layoutopt.cli.options import added, form_options, minimise_option, time_limit_option
 from layoutopt.cli.output import form, note, say_diff, say_json
@@ -103,7 +103,7 @@ def command(
         request = Request(planned, gpu, array, minimise, options.max_steps, driver)
         found = fix(code, program, request, search)
     if write and found.files:
-        write_all({Path(name): data for name, data in found.files.items()})
+        write_changed({Path(name): data for name, data in found.files.items()})
         for name in found.files:
             note(f"wrote {name}")
     if form() == "json":

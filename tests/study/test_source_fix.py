@@ -296,6 +296,20 @@ def test_the_diff_applies_and_write_does_the_same(tmp_path):
     assert (again.returncode, again.stdout) == (0, "")
 
 
+def test_write_and_an_answer_in_a_file_go_together_unless_it_is_a_file_that_changes(tmp_path):
+    text_file(tmp_path, PLAIN.read_text(), "tile.cuh")
+    text_file(tmp_path, '#include "tile.cuh"\n')
+    launches = '[[launch]]\nfile = "k.cu"\nblock = [32, 8]\ngrid = [2, 2]\narg = {n = 64}\n'
+    text_file(tmp_path, launches, "l.toml")
+    for asked in (("k.cu", *OPTIONS), ("l.toml",)):
+        refused("-o would overwrite", "fix", *asked, "--write", "-o", "tile.cuh", cwd=tmp_path)
+        done = layoutopt("fix", *asked, "--write", "-o", "fix.diff", cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (0, ""), done.stderr
+        assert (tmp_path / "fix.diff").read_text().startswith("--- a/tile.cuh")
+        assert "[32][33]" in (tmp_path / "tile.cuh").read_text()
+        text_file(tmp_path, PLAIN.read_text(), "tile.cuh")
+
+
 @pytest.mark.parametrize("tool", ["patch -p1 --binary", "git apply"])
 def test_a_diff_has_the_bytes_of_the_source(tool, tmp_path):
     ending = " // é \u202e\u200b\x1b\x0b\x0c\x85\u2028".encode() + b"\xe9\r\n"
