@@ -51,9 +51,10 @@ def fix_report(found: SourceFix, driver: Driver | None = None) -> str:
 
 def _compared(found: SourceFix) -> str:
     """How many bytes of global memory both versions were seen to leave equal."""
-    changed, unknown = found.before.followed.changed_bytes, found.unknown_bytes
+    changed, unknown, count = found.changed_bytes, found.unknown_bytes, len(found.blocks)
+    who = "the first block" if count == 1 else f"{count} blocks that differ"
     if not changed:
-        return "no byte was compared: the first block is not seen to change global memory"
-    text = f"compared {found.compared_bytes:,} of {changed:,} bytes that the first block changes"
+        return f"no byte was compared: {who} {'is' if count == 1 else 'are'} not seen to change global memory"
+    text = f"compared {found.compared_bytes:,} of {changed:,} bytes that {who} change{'s' * (count == 1)}"
     why = "values that are not evaluated, or not given, decide them"
     return f"{text}; {unknown:,} not: {why}" if unknown else f"{text}: equal"

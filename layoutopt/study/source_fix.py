@@ -1,8 +1,9 @@
 """A kernel with better layouts written in: found from its machine code, written, compiled and compared.
 
 What is changed is a CUDA source, or PTX. A change stays only where the new machine code takes fewer
-wavefronts than the old one, each thread reaches the same bytes between the same barriers, moved, and the
-first block writes the same bytes to global memory. Where there is a GPU, the launch must write the same bytes
+wavefronts than the old one, each thread reaches the same bytes between the same barriers, moved, and every
+block writes the same bytes to global memory. Blocks that do the same with shared memory are compared once.
+Where there is a GPU, the launch must write the same bytes
 there, and not take longer.
 """
 
@@ -13,7 +14,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
@@ -52,6 +53,10 @@ _FREELY_ASKED: Final = 48 << 10
 _MOST_TIME: Final = 1.02
 _MOST_REASONS: Final = 2
 _MOST_INSTANCES: Final = 4
+# Index of a block; so many that differ are compared.
+Block = tuple[int, ...]
+_FIRST: Final = (0, 0, 0)
+_MOST_BLOCKS: Final = 16
 # To follow the values of a block takes more steps than to count its addresses, at most so many times.
 _FOLLOWED_TIMES: Final = 4
 _SEARCH_ENDED: Final = "the time limit ended the search for a layout of it"
@@ -70,7 +75,7 @@ class Request(Struct, frozen=True):
 
     def evaluated(self, program: Program, launch: Launch) -> Evaluation:
         """What a launch of a program does."""
-        return evaluate(program, launch, self.gpu, most_steps=self.most_steps)
+        return evaluate(program, launch, self.gpu, most_steps=self.most_steps, tells_apart=True)
 
 
 class FixedArray(Struct, frozen=True):
@@ -95,25 +100,35 @@ class Version:
     files: dict[str, bytes]  # those of the author, by path
     evaluation: Evaluation  # of the launch
     listed: tuple[Listed, ...]  # all kernels of the source
-    most_steps: int  # to follow the first block
+    most_steps: int  # to follow a block
     race: Race | None = None  # against the version before, on a GPU
-    _reached: dict[Array, dict[bool, IntArray] | None] = field(default_factory=dict)
+    _followed: dict[Block, Followed] = field(default_factory=dict)
+    _reached: dict[tuple[Block, Array], dict[bool, IntArray] | None] = field(default_factory=dict)
 
-    @cached_property
+    @property
     def followed(self) -> Followed:
-        """Its first block, with buffers made up where none are given.
+        """Its first block."""
+        return self.block(_FIRST)
+
+    def block(self, index: Block) -> Followed:
+        """One of its blocks, with buffers made up where none are given.
 
         Where nothing in shared memory depends on them, floats that the launch does not give and constant
         memory that the host fills are made up, too.
         """
+        if index not in self._followed:
+            self._followed[index] = self._block(index)
+        return self._followed[index]
+
+    def _block(self, index: Block) -> Followed:
         full = _with_buffers(self.program, self.evaluation.launch, _BUFFER_BYTES)
         gpu, most = self.evaluation.gpu, self.most_steps
         if not self.evaluation.doubts:
             try:
-                return follow(*_with_numbers(self.program, full), gpu, most_steps=most)
+                return follow(*_with_numbers(self.program, full), gpu, index, most_steps=most)
             except ProblemFileError:
                 pass  # numbers of iterations may have been among them
-        return follow(self.program, full, gpu, most_steps=most)
+        return follow(self.program, full, gpu, index, most_steps=most)
 
     @property
     def program(self) -> Program:
@@ -130,11 +145,20 @@ class Version:
         """Of a block."""
         return (self.program.static_bytes or 0) + self.evaluation.launch.shared_bytes
 
-    def footprint(self, array: Array) -> dict[bool, IntArray] | None:
-        """What threads of the first block do to an array."""
-        if array not in self._reached:
-            self._reached[array] = footprint(self.followed.evaluation, array)
-        return self._reached[array]
+    def footprint(self, block: Block, array: Array) -> dict[bool, IntArray] | None:
+        """What threads of a block do to an array."""
+        if (block, array) not in self._reached:
+            self._reached[block, array] = footprint(self.block(block).evaluation, array)
+        return self._reached[block, array]
+
+    @property
+    def too_many_blocks(self) -> str | None:
+        """Why blocks that differ cannot all be compared; None where they can."""
+        count = len(self.evaluation.blocks)
+        if 0 < count <= _MOST_BLOCKS:
+            return None
+        which = f"{count:,} blocks that differ" if count else "blocks that may differ"
+        return f"the launch has {which}, too many to compare (a smaller --grid may have fewer)"
 
     @property
     def blocks_per_sm(self) -> int | None:
@@ -169,13 +193,19 @@ class SourceFix(Struct, frozen=True):
     before: Version
     after: Version
     unknown_bytes: int  # of global memory that could not be compared
+    blocks: tuple[Block, ...]  # those that were compared
     race: Race | None = None  # of both, on a GPU
     out_of_time: bool = False  # the limit ended the search; what is offered is the best until then
 
     @property
     def compared_bytes(self) -> int:
-        """Of those that the first block changes."""
-        return self.before.followed.changed_bytes - self.unknown_bytes
+        """Of those that the blocks change, each alone."""
+        return self.changed_bytes - self.unknown_bytes
+
+    @property
+    def changed_bytes(self) -> int:
+        """By the blocks that were compared, each alone."""
+        return sum(self.before.block(block).changed_bytes for block in self.blocks)
 
     @property
     def chosen_for(self) -> dict[str, int]:
@@ -240,8 +270,9 @@ def fix(code: Code, program: Program, request: Request, search: Budget | None = 
         arrays.append(FixedArray("shared memory", None, why, 0, 0))
     changed = {name: data for name, data in now.files.items() if data != first.files[name]}
     race = _race_on_gpu(first, now, request.driver) if changed and request.driver is not None else None
-    _, unknown_bytes = _output_difference(first, now)
-    return SourceFix(changed, tuple(arrays), first, now, unknown_bytes, race, search.stopped)
+    blocks = _blocks(first, now) if changed else (_FIRST,)
+    unknown_bytes = sum(_output_difference(first, now, block)[1] for block in blocks)
+    return SourceFix(changed, tuple(arrays), first, now, unknown_bytes, blocks, race, search.stopped)
 
 
 def _with_buffers(program: Program, launch: Launch, size: int) -> Launch:
@@ -362,9 +393,7 @@ class _ArrayFix(NamedTuple):
         stays = FixedArray(array.name, None, "", array.size, array.size)
         used = next((u for u in used_arrays(now.evaluation) if u.array.start == array.start), None)
         reason = moved_by_itself(now.evaluation, used) if used is not None else None
-        if reason is None and (now.footprint(array) is None or now.followed.evaluation.ended):
-            why = "; ".join(now.followed.evaluation.doubts) or "too much is executed to be compared"
-            reason = f"not all that threads do to it is known: {why}"
+        reason = reason or now.too_many_blocks or _not_known(now, array)
         if reason is not None:
             return replace(stays, reason=reason), now
         best: tuple[Plan, Version] | None = None
@@ -474,12 +503,7 @@ class _ArrayFix(NamedTuple):
         before, after = arrays_of(now.evaluation), arrays_of(version.evaluation)
         if before.keys() != after.keys():
             yield "the arrays of the machine code are others"
-        arrays = self._moved_arrays(before, after, plan)
-        if (name := first_astray(now.footprint, version.footprint, arrays)) is not None:
-            yield f"threads reach other bytes of {name}"
-        different_bytes, _ = _output_difference(now, version)
-        if different_bytes:
-            yield "the block writes other bytes to global memory"
+        yield from self._differences(now, version, plan)
         yield from self._objections_of_instances(plan, version)
         if request.driver is not None:
             version.race = race = _race_on_gpu(now, version, request.driver)
@@ -487,6 +511,20 @@ class _ArrayFix(NamedTuple):
                 yield f"on the GPU, {race.differing:,} bytes are others"
             if race.ratio > _MOST_TIME:
                 yield f"on the GPU, it takes {race.ratio:.2f} of the time"
+
+    def _differences(self, now: Version, version: Version, plan: Plan) -> Iterator[str]:
+        """What blocks of a version do otherwise than those of the version before."""
+        if (why := version.too_many_blocks) is not None:
+            yield why
+        arrays = self._moved_arrays(arrays_of(now.evaluation), arrays_of(version.evaluation), plan)
+        for block in _blocks(now, version):
+            which = "" if block == _FIRST else f" in block {','.join(map(str, block))}"
+            reached = partial(now.footprint, block), partial(version.footprint, block)
+            if (name := first_astray(*reached, arrays)) is not None:
+                yield f"threads reach other bytes of {name}{which}"
+            different_bytes, _ = _output_difference(now, version, block)
+            if different_bytes:
+                yield f"the block writes other bytes to global memory{which}"
 
     def _moved_arrays(
         self, before: dict[str, Array], after: dict[str, Array], plan: Plan
@@ -551,10 +589,25 @@ def _template_types(kernel: Listed | Program) -> str:
     return re.sub(r"(\(\w+\))?\b\d+\b", "", kernel.title).partition("(")[0]
 
 
-def _output_difference(before: Version, after: Version) -> tuple[int, int]:
-    """Bytes of global memory that the first blocks leave otherwise, and those of which that is not known."""
-    later = after.followed.memory
-    counts = [memory.differs(later[base]) for base, memory in before.followed.memory.items()]
+def _blocks(before: Version, after: Version) -> tuple[Block, ...]:
+    """The blocks that differ in either version."""
+    return tuple(dict.fromkeys((*before.evaluation.blocks, *after.evaluation.blocks)))
+
+
+def _not_known(version: Version, array: Array) -> str | None:
+    """Why it is not known what the threads of blocks that differ do to an array; None where it is."""
+    for block in version.evaluation.blocks:
+        evaluation = version.block(block).evaluation
+        if version.footprint(block, array) is None or evaluation.ended:
+            why = "; ".join(evaluation.doubts) or "too much is executed to be compared"
+            return f"not all that threads do to it is known: {why}"
+    return None
+
+
+def _output_difference(before: Version, after: Version, block: Block) -> tuple[int, int]:
+    """Bytes of global memory that a block leaves otherwise, and those of which that is not known."""
+    later = after.block(block).memory
+    counts = [memory.differs(later[base]) for base, memory in before.block(block).memory.items()]
     return sum(different for different, _ in counts), sum(unknown for _, unknown in counts)
 
 

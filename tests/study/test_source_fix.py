@@ -377,3 +377,35 @@ def test_a_recorded_launch_is_one_of_the_source(tmp_path):
 def test_what_is_no_source_or_array_is_said(tmp_path):
     refused("expected a CUDA source", "fix", text_file(tmp_path, "", "k.ptx"), "--block", "32")
     refused("expected one of the arrays (tile), got 'other'", "fix", PLAIN, *OPTIONS, "--array", "other")
+
+
+TURN = """extern "C" __global__ void turn(const float* in, float* out, int n) {
+    __shared__ float s[1024];
+    int x = threadIdx.x, y = threadIdx.y, tid = y * 32 + x;
+    for (int j = 0; j < 32; j += 8) s[(y + j) * 32 + x] = in[(y + j) * n + x];
+    __syncthreads();
+    MORE
+    for (int j = 0; j < 32; j += 8) out[(y + j) * n + x] = s[x * 32 + y + j];
+}
+"""
+
+
+def turned(tmp_path, more, grid=(2, 2, 1)):
+    path = text_file(tmp_path, TURN.replace("MORE", more))
+    return fixed_file(path, Launch(block=(32, 8, 1), grid=grid, arguments={"n": 64}))
+
+
+def test_every_block_that_differs_is_compared(tmp_path):
+    found = turned(
+        tmp_path, "if (blockIdx.x) { for (int i = tid; i < 1024; i += 256) out[i] = s[i]; return; }"
+    )
+    assert found.blocks == ((0, 0, 0), (1, 0, 0))
+    assert "out[i] = s[s_at(i)]" in found.diff  # longer rows alone were wrong there
+    assert found.compared_bytes == found.changed_bytes > found.before.followed.changed_bytes
+    assert turned(tmp_path, "").blocks == ((0, 0, 0),)
+
+
+def test_too_many_blocks_that_differ_are_said(tmp_path):
+    found = turned(tmp_path, "out[x] = s[blockIdx.x];", (20, 1, 1))
+    assert "20 blocks that differ, too many to compare" in found.arrays[0].reason
+    assert not found.diff

@@ -4,6 +4,7 @@ Addresses are gathered and counted some executions at a time, which are up to hu
 """
 
 import collections
+import hashlib
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -109,6 +110,9 @@ class Evaluation:
     barriers: list[int] = field(default_factory=list)
     ended: bool = False  # the evaluation ended before the kernel did: what comes after is not counted
     evaluated_blocks: int = 0  # how many blocks of a launch were executed; the others do the same
+    # Indices of the blocks that were executed, or the first of a box; of a launch whose blocks were told
+    # apart, one of those that reach the same bytes alike, the first block first
+    blocks: list[tuple[int, ...]] = field(default_factory=list)
     _batches: dict[int, list[tuple[IntArray, Bools]]] = field(default_factory=dict)
     _traced: collections.Counter[int] = field(default_factory=collections.Counter)
     _clock: int = 0
@@ -196,6 +200,26 @@ class Evaluation:
         """These warps of each block waited for each other."""
         if warps[: self.copies].all():
             self.barriers.append(self._clock)
+
+    def done_by_blocks(self) -> list[object]:
+        """What each of the blocks did to shared memory, equal where that is; never where a trace is cut."""
+        warps_of_block, done = self.launch.warps, [hashlib.sha256() for _ in self.blocks]
+        if any(count > MOST_TRACED_ROWS for count in self._traced.values()):
+            return [object() for _ in self.blocks]
+        for index, every in sorted(self.traces.items()):
+            rows = [
+                np.column_stack(
+                    [one.warps, np.full(len(one.warps), one.times), np.where(one.lanes, one.address, -1)]
+                )
+                for one in every
+            ]
+            table = np.concatenate(rows)
+            table = table[np.argsort(table[:, 0], kind="stable")]
+            ends = np.searchsorted(table[:, 0], np.arange(1, len(done)) * warps_of_block)
+            table[:, 0] %= warps_of_block
+            for digest, part in zip(done, np.split(table, ends), strict=True):
+                digest.update(b"%d:" % index + part.tobytes())
+        return [digest.digest() for digest in done]
 
     def access(
         self, index: int, rows: IntArray, address: IntArray, lanes: Bools, unsure: Bools, nowhere: Bools

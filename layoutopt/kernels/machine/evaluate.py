@@ -49,8 +49,14 @@ def evaluate(
     gpu: Device,
     *,
     most_steps: int = DEFAULT_MOST_STEPS,
+    tells_apart: bool = False,
 ) -> Evaluation:
     """Execute a launch.
+
+    Args:
+        program, launch, gpu: what runs where.
+        most_steps: of blocks that are evaluated together.
+        tells_apart: `blocks` of the answer are those that differ; none where some were not looked at.
 
     Raises:
         ProblemFileError: the launch is impossible, an argument names no parameter, or blocks that are
@@ -59,7 +65,7 @@ def evaluate(
     given = arguments(program, checked(launch, gpu, program.target))
     spaces = ("shared", "local", *(("global",) if given.buffers else ()))
     slice_ = relevance(program, spaces)
-    run = _Run(program, slice_, launch, given, gpu, most_steps, Loops(slice_))
+    run = _Run(program, slice_, launch, given, gpu, most_steps, Loops(slice_), tells_apart)
     total = Evaluation(program, launch, gpu, evaluated_blocks=run.cover())
     for part, times in run.parts:
         total.add(part, times)
@@ -67,11 +73,17 @@ def evaluate(
         total.doubts = dict.fromkeys(_not_known(program, slice_, given), -1) | total.doubts
     first, _ = run.parts[0]
     total.traces, total.barriers = first.traces, sorted(first.barriers)
+    if tells_apart and _LIKE_THE_FIRST not in total.doubts:
+        done: dict[object, tuple[int, ...]] = {}
+        for part, _ in run.parts:
+            for what, index in zip(part.done_by_blocks(), part.blocks, strict=True):
+                done.setdefault(what, index)
+        total.blocks = list(dict.fromkeys(done.values()))
     return total
 
 
 class Followed(Struct, frozen=True):
-    """What the first block of a launch does, executed step by step, values included."""
+    """What one block of a launch does, executed step by step, values included."""
 
     evaluation: Evaluation  # of this block alone
     memory: dict[int, Bytes]  # the buffers of the launch afterwards, by their first addresses
@@ -79,8 +91,10 @@ class Followed(Struct, frozen=True):
     changed_bytes: int  # of the buffers, with those that became unknown
 
 
-def follow(program: Program, launch: Launch, gpu: Device, *, most_steps: int) -> Followed:
-    """Execute the first block of a launch, with all that it computes and writes to global memory.
+def follow(
+    program: Program, launch: Launch, gpu: Device, block: tuple[int, ...] = (0, 0, 0), *, most_steps: int
+) -> Followed:
+    """Execute one block of a launch, with all that it computes and writes to global memory.
 
     Raises:
         ProblemFileError: as `evaluate`.
@@ -89,7 +103,7 @@ def follow(program: Program, launch: Launch, gpu: Device, *, most_steps: int) ->
     slice_ = relevance(program, ("shared", "local", "global"), ("shared", "global"))
     run = _Run(program, slice_, launch, given, gpu, most_steps, Loops(slice_))
     found = Evaluation(program, launch, gpu, traced=True, evaluated_blocks=1)
-    machine = run.machine(found, np.zeros((1, 3), np.int64), follows_global=True)
+    machine = run.machine(found, np.array([block], np.int64), follows_global=True)
     run.execute(machine)
     memory = machine.memory.global_memory()
     changed = (memory[base].differs(Bytes(1, len(data), data))[0] for base, data in given.buffers.items())
@@ -125,6 +139,7 @@ class _Run:
 
     Attributes:
         loops: of the program.
+        tells_apart: what each block does is kept.
         parts: evaluations with the number of blocks that each stands for.
         probed, executed: steps that were spent on boxes, and on blocks.
         end: steps that may be spent on boxes.
@@ -138,6 +153,7 @@ class _Run:
     gpu: Device
     most_steps: int
     loops: Loops
+    tells_apart: bool = False
     parts: list[tuple[Evaluation, int]] = field(default_factory=list)
     probed: int = 0
     end: int = 0
@@ -247,7 +263,8 @@ class _Run:
         """Execute some blocks, or, up to those of the `last` index, a box as one block."""
         boxed = last is not None
         excused = self.excused if boxed else frozenset[str]()
-        found = Evaluation(self.program, self.launch, self.gpu, traced, boxed, excused)
+        found = Evaluation(self.program, self.launch, self.gpu, traced or self.tells_apart, boxed, excused)
+        found.blocks = [tuple(index) for index in blocks.tolist()]
         machine = self.machine(found, blocks, last)
         machine.back = self.loops.anew()
         steps = self.execute(machine)
