@@ -264,7 +264,7 @@ def _access(
         device: whose lanes address matrix rows.
     """
     by_thread = starts.reshape(-1, head.threads, starts.shape[1]).swapaxes(0, 1).reshape(head.threads, -1)
-    fields = (f"accesses[{owner.number}]",) * 2
+    fields = (f"accesses[{owner.number}]",) * 2  # for errors, of elements and of active lanes
     data = index_fields(by_thread, owner.shape, device.lanes, matrices=operation.matrices, fields=fields)
     row_major = list(steps) == owner.last_dim_steps(1 << len(steps))
     dims = range(len(owner.shape))

@@ -97,7 +97,7 @@ def _tensor_map(use: HardwareUse, tile: Tile, offsets: IntArray) -> TensorMap:
         offsets: byte offset of every element, in the tile's shape.
     """
     order = use.order or tuple(range(offsets.ndim))
-    turned = offsets.transpose(order)
+    turned = offsets.transpose(order)  # slowest dimension first
     asked = tuple(use.box[d] for d in order) if use.box is not None else None
     best: tuple[Mode, tuple[int, ...], IntArray] | None = None  # mode, box, and where each starts
     best_rank = (turned.size + 1, 0)
@@ -105,7 +105,7 @@ def _tensor_map(use: HardwareUse, tile: Tile, offsets: IntArray) -> TensorMap:
     # takes more boxes than the best need not be looked at.
     for mode in sorted(_allowed(use), key=lambda mode: -len(mode.xor)):
         for box in _boxes(turned, use, tile, mode, asked):
-            rank = turned.size // math.prod(box), len(mode.xor)
+            rank = turned.size // math.prod(box), len(mode.xor)  # boxes, bits of the swizzle
             if rank >= best_rank:
                 break  # _boxes yields the fewest boxes first
             if rank[0] % (use.multicast or 1):

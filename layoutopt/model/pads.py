@@ -141,7 +141,7 @@ def _rising(streams: Iterable[Stream]) -> Iterator[Linearisation]:
     """
     unopened = dict(enumerate(streams))
     heads: dict[int, tuple[Linearisation, Iterator[Linearisation]]] = {}  # the next of each open stream
-    heap = [(*stream.bound, number) for number, stream in unopened.items()]
+    heap = [(*stream.bound, number) for number, stream in unopened.items()]  # by span, then operations
     heapq.heapify(heap)
     while heap:
         number = heapq.heappop(heap)[-1]

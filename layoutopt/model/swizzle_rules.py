@@ -93,9 +93,9 @@ def swizzle_field(sets: Sequence[PhaseSet], tile: Tile, trace: Trace) -> Field |
     vector_bits = max(starts, default=targets.start)
     # Sources are no bits of every access's bank, nor inside a group of `_unread_group`, nor inside a vector,
     # which they would tear.
-    bank_bits = max(fewest, _unread_group(s.rule for s in sets)).bit_length() - 1
+    first_source = max(vector_bits, max(fewest, _unread_group(s.rule for s in sets)).bit_length() - 1)
     inner = range(vector_bits, targets.stop) if fewest == most else range(0)
-    return Field(targets, max(bank_bits, vector_bits), word_bytes, inner, vectors)
+    return Field(targets, first_source, word_bytes, inner, vectors)
 
 
 def _bits_inside(size_bytes: int, word_bytes: int) -> int:

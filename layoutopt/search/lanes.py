@@ -198,7 +198,7 @@ class AssignmentSearch(PlacedAccess, frozen=True):
         found = [Assignment((*chosen.digits, digit), chosen.twists) for digit in others]
         bits = [d for d in others if d.size == 2 and d.stride & (d.stride - 1) == 0]
         for digit, twisted in itertools.permutations(bits, 2) if span & (span - 1) == 0 else ():
-            twist = Twist(twisted.dim, twisted.stride, span)
+            twist = Twist(twisted.dim, twisted.stride, divide=span)
             found.append(Assignment((*chosen.digits, digit), (*chosen.twists, twist)))
         return found
 

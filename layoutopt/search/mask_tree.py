@@ -321,14 +321,15 @@ class _Tree:
             children = children[bound[children] <= self._most]
             ones = classes & row.lanes[children, None]
             nodes = np.concatenate([ones, classes ^ ones], axis=1)
-            below = {b: self._bounds(nodes, other, depth + other.selects) for b, other in rows.items()}
+            of_bits = {b: self._bounds(nodes, other, depth + other.selects) for b, other in rows.items()}
             # Every remaining bit must take one of its masks, so the best of each is a bound.
-            least = np.max([of.min(axis=1) for of in below.values()], axis=0)
+            least = np.max([of.min(axis=1) for of in of_bits.values()], axis=0)
             for k, child in enumerate(children.tolist()):
                 if least[k] <= self._most:  # which falls as children are searched
                     chosen = {**masks, bit: int(row.masks[child])}
                     rest = [flips for flips in patterns if flips >> bit & 1 == row.flips[child]]
-                    self._descend(rows, {b: of[k] for b, of in below.items()}, nodes[k], depth, chosen, rest)
+                    child_bounds = {b: of[k] for b, of in of_bits.items()}
+                    self._descend(rows, child_bounds, nodes[k], depth, chosen, rest)
 
     def _of_interest(self, bounds: IntArray, row: _Row, bit: int, patterns: list[int]) -> BoolArray:
         """Which masks may give less excess than the best, or as little in fewer elements."""

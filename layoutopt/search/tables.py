@@ -127,7 +127,7 @@ def smallest(case: Case, start: FreeAssignment, ask: Ask) -> list[FreeAssignment
         return free_assignment(sets, lanes, tile, effort=_EFFORT, max_bytes=most, hint=start.table)
 
     def floor(lanes: Trace) -> int:
-        return counting_excess(phase_sets(lanes, tile))[0]
+        return counting_excess(phase_sets(lanes, tile))[0]  # weighted
 
     least = floor(case.lanes)
     wanted = start.excess if not bytes_first and start.excess is not None else least

@@ -115,21 +115,21 @@ def _counts(case: Case, layout: Layout, found: Found) -> Sequence[Counts]:
 def _proof(case: Case, proposal: Proposal) -> Proof:
     """The bounds of a proposal in whole wavefronts and in weights, and the index cost of its layout."""
     bound, scope, _ = proposal.excess_bound
-    plain = proposal.plain_bound
+    plain = proposal.plain_bound  # of the excess without weights
     if bound == round(bound):  # so many weights are at least `bound / heaviest` wavefronts
         heaviest = int(np.concatenate([a.weight for a in case.lanes.accesses]).max(initial=1))
         plain = max(plain, Proved(-(-bound // heaviest), scope), key=lambda proved: proved.lower_bound)
-    weighted = Bound(case.in_weights(bound), scope) if case.has_weights else None
-    cost = None
+    weighted_excess = Bound(case.in_weights(bound), scope) if case.has_weights else None
+    index_cost = None
     if proposal.found is not None and not case.lowered.is_dictated:
         value = case.index_cost(case.as_elements(proposal.found.layout))
-        cost = IndexCost(value, proved=value <= case.least_instructions, measure=MEASURE)
+        index_cost = IndexCost(value, proved=value <= case.least_instructions, measure=MEASURE)
     # A bound of the search that holds for every layout is that of counting.
-    of_every_layout, evidence = None, COUNTING.evidence if bound and scope == EVERY_LAYOUT else ""
+    every_layout, evidence = None, COUNTING.evidence if bound and scope == EVERY_LAYOUT else ""
     if proposal.every_layout is not None:
         known, rests_on = proposal.every_layout
         if scope != EVERY_LAYOUT or known >= bound:
             evidence = rests_on
         if scope != EVERY_LAYOUT:
-            of_every_layout = Bound(case.in_weights(known), EVERY_LAYOUT)
-    return Proof(plain.bound, proposal.bytes_bound.bound, cost, weighted, of_every_layout, evidence)
+            every_layout = Bound(case.in_weights(known), EVERY_LAYOUT)
+    return Proof(plain.bound, proposal.bytes_bound.bound, index_cost, weighted_excess, every_layout, evidence)
