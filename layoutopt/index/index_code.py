@@ -176,10 +176,10 @@ class _Asked(NamedTuple):
 
 def _of_access(access: Access, lanes: LaneTrace, problem: Problem, asked: _Asked) -> IndexCode:
     """The cheapest index code found for one access; its address as it is where a search takes too long."""
-    warp, iterations = lanes.element.shape[1], math.prod(access.loops.values())
-    index = {f"x{d}": over_tid(str(text), access, warp) for d, text in enumerate(access.index)}
-    predicate = None if access.where is None else over_tid(access.where, access, warp)
-    ranges = expression_ranges(problem.threads, warp, access.loops)
+    warp_lanes, iterations = lanes.element.shape[1], math.prod(access.loops.values())
+    index = {f"x{d}": over_tid(str(text), access, warp_lanes) for d, text in enumerate(access.index)}
+    predicate = None if access.where is None else over_tid(access.where, access, warp_lanes)
+    ranges = expression_ranges(problem.threads, warp_lanes, access.loops)
     ranges = {name: ranges[name] for name in ("tid", *access.loops)}
     start = partial(_start, operation=lanes.operation, alignment=asked.alignment)
     addresses = [substituted(spelling, index) for spelling in asked.spellings]

@@ -360,7 +360,7 @@ class _Pair:
 
         That of bit i is 1 at vector i of the basis, 0 at its others, and 0 at all that `_numbering` gives.
         """
-        # Bits with the same vectors at which they vanish have one span; bit i of a tag is the value of i.
+        # Functionals that vanish at the same vectors share a span; bit i of a tag is what number i gives.
         groups: dict[tuple[int, ...], list[int]] = {}
         for i in range(len(vectors)):
             groups.setdefault(tuple(self._numbering(i)), []).append(i)

@@ -47,7 +47,7 @@ def direct_layouts(problem: Problem, lanes: Trace) -> Iterator[Named]:
     """
     tile, element_bytes = problem.tile, problem.tile.element_bytes
     widths = [access.operation.width_bytes for access in lanes.accesses]
-    vector = max(1, max(widths) // element_bytes)
+    vector = max(1, max(widths) // element_bytes)  # elements of the widest access
     wave = lanes.accesses[0].element.shape[1]
     # Elements that a wave writes at once, and 2, 4 and 8 times as many.
     runs = sorted({n * wave * width // element_bytes for width in widths for n in (1, 2, 4, 8)} - {0})

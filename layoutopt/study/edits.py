@@ -88,7 +88,7 @@ def _restrided(node: Node, factors: Mapping[Path, int], stride: int, other: int)
             yield Edit(alone, f"change one {stride} to {other}", distance=distance)
     everywhere = dict.fromkeys(places, other)
     yield Edit(_with_constants(node, everywhere), text, distance=distance)
-    # Strides of slower dimensions; of stride 1 none is a pitch of it.
+    # Strides of slower dimensions, at least twice as large; to a stride of 1 all are, whatever they mean.
     larger = {path: factor for path, factor in factors.items() if factor >= 2 * stride > 2}
     if larger:
         after = {factor: factor // stride * other + factor % stride for factor in sorted(larger.values())}

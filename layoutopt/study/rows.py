@@ -191,13 +191,13 @@ class TileRows:
         """
         self.progress(family.title)
         case, layout = self.case, self.problem.layout
-        period = max(access.rule.banks * access.rule.bank_bytes for access in case.lanes.accesses)
+        period_bytes = max(access.rule.banks * access.rule.bank_bytes for access in case.lanes.accesses)
         allowed = tuple(f for f in searched if f in ("none", *self.allowed))
         may_swizzle = layout.alignment_bytes is None or layout.alignment_bytes >= case.alignment(True)
         bound = self.everything.proof.objective  # at that excess, in the trace's unit, counting may end
         floor = int(bound.lower_bound * case.lanes.weight_unit) if bound.everywhere else 0
         with spending(self.budget):
-            space = space_of(self.problem, case.lanes, period, allowed)
+            space = space_of(self.problem, case.lanes, period_bytes, allowed)
             every_layout = cute_swizzles if name == "cute" and may_swizzle else plain_layouts
             layouts = every_layout(space, self.problem.tile.element_bytes)
             found, seconds = _timed(partial(best, layouts, self.counter, floor, layout.max_bytes))
