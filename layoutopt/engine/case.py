@@ -56,6 +56,7 @@ from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import unhurried
 from layoutopt.hardware.devices import Device
 from layoutopt.index.index_code import IndexCode, index_code, least_instructions
+from layoutopt.layout.families import families_of
 from layoutopt.layout.formula import offset_expression
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import AccessReport, Result, TensorMap
@@ -336,8 +337,8 @@ def check_claims(problem: Problem, gpu: Device, result: Result) -> None:
     """Check that a result, read from a file, is one of this problem, and that its counts hold.
 
     Raises:
-        ProblemFileError: it is of another problem or target, its layout does not serve the accesses, or
-            what it says of one is not what the conflict engine counts.
+        ProblemFileError: it is of another problem or target, its layout does not serve the accesses or is not
+            one that the problem allows, or what it says of one is not what the conflict engine counts.
     """
     layout = result.layout
     if result.problem != problem.name:
@@ -358,6 +359,7 @@ def check_claims(problem: Problem, gpu: Device, result: Result) -> None:
         case.check(table)
     except LayoutError as error:
         raise ProblemFileError("layout", str(error)) from None
+    _check_allowed(problem, result, layout)
     counts = case.count(table)
     weighted = case.weighted_excess(counts) / case.lanes.weight_unit
     stated = result.weighted_excess if result.weighted_excess is not None else result.excess
@@ -379,3 +381,33 @@ def check_claims(problem: Problem, gpu: Device, result: Result) -> None:
         raise ProblemFileError(
             "alignment_bytes", f"the counts need a base aligned to {needed}, not {result.alignment_bytes}"
         )
+
+
+def _check_allowed(problem: Problem, result: Result, layout: Layout) -> None:
+    """Check that a layout is one of those that the problem allows: ProblemFileError."""
+    limits = problem.layout
+    for field, most in (("bytes", limits.max_bytes), ("alignment_bytes", limits.alignment_bytes)):
+        limit = "max_bytes" if field == "bytes" else field
+        if most is not None and (given := getattr(result, field) or 0) > most:
+            raise ProblemFileError(field, f"layout.{limit} of the problem is {most}, the result has {given}")
+    if problem.is_dictated:  # by the hardware, which has the rest in modes of its own
+        return
+    used = {*families_of(layout), *(result.family or "none").split("+")} - {"none"}
+    allowed = {*(limits.families or used)}
+    allowed |= {"xor"} if "matrix" in allowed else set()  # which flips bits, too
+    allowed |= {"order"} if limits.order is not None else set()
+    if other := sorted(used - allowed):
+        names = ", ".join(limits.families or ())
+        raise ProblemFileError(
+            "family", f"layout.families of the problem allows {names}; the result has {', '.join(other)}"
+        )
+    digits = [digit for digit in layout.digits if digit.size > 1]
+    order = [dim for dim in limits.order or () if any(digit.dim == dim for digit in digits)]
+    if limits.order is not None and (layout.lookup or order != [digit.dim for digit in digits]):
+        raise ProblemFileError("layout", f"layout.order of the problem is {list(limits.order)}, not its own")
+    pitch = limits.pitch_multiple_bytes or 1
+    step = pitch // math.gcd(pitch, layout.element_bytes)  # elements
+    no_pitches = bool(layout.lookup or layout.interval[1])
+    if step > 1 and (no_pitches or any(digit.stride % step for digit in digits[:-1])):
+        required = f"layout.pitch_multiple_bytes of the problem is {pitch}"
+        raise ProblemFileError("layout", f"{required}, of which its pitches, in bytes, are no multiples")

@@ -151,6 +151,12 @@ def comparison_rows() -> dict[str, tuple[Family, ...]]:
     return {name: tuple(f for f in FAMILIES if f.row == name) for name in names}
 
 
+def families_of(layout: Layout) -> list[str]:
+    """The families without which there is no such layout: of its parts, or of tables."""
+    parts = [family.name for family in FAMILIES if next(family.parts(layout), None) is not None]
+    return ["table"] if layout.lookup else parts
+
+
 def without_each_part(layout: Layout) -> Iterator[Part]:
     """The layout with one part taken away, for each of its parts; a table has none."""
     if not layout.lookup:

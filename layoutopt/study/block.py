@@ -77,6 +77,8 @@ def check_answer(problem: Problem | Block, gpu: Device, answer: Result | Arrange
         raise ProblemFileError("problem", f"the result is of {answer.problem!r}, not of {problem.name!r}")
     if not answer.tiles:
         return
+    if (most := problem.layout.max_bytes) is not None and (answer.bytes or 0) > most:
+        raise ProblemFileError("bytes", f"layout.max_bytes of the problem is {most}, not {answer.bytes}")
     problems = groups(problem)
     names = [tuple(tile.name for tile in tiles) for tiles, _ in problems]
     if [layout.tiles for layout in answer.tiles] != names:

@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -385,6 +386,35 @@ def test_a_result_with_and_without_its_problem(path, own, tmp_path):
 )  # fmt: skip
 def test_a_result_that_is_not_of_its_problem(problem, changes, message, tmp_path):
     refused(message, "emit", result_of(SMALL, tmp_path, **changes), "--lang", "c", "--problem", problem)
+
+
+@pytest.mark.parametrize(
+    ("solved", "limits", "message"),
+    [
+        ({}, {"max_bytes": 2000}, "bytes: layout.max_bytes of the problem is 2000, the result has 2048"),
+        ({}, {"alignment_bytes": 64}, "alignment_bytes: layout.alignment_bytes of the problem is 64, "),
+        ({}, {"families": ["pad", "order"]}, "layout.families of the problem allows pad, order; the result has xor"),
+        ({"families": ["pad"]}, {"families": ["none"]}, "layout.families of the problem allows none; the result has pad"),
+        ({}, {"order": [1, 0]}, "layout: layout.order of the problem is [1, 0]"),
+        ({"families": ["pad"]}, {"pitch_multiple_bytes": 16}, "layout: layout.pitch_multiple_bytes of the problem is 16"),
+    ],
+)  # fmt: skip
+def test_a_result_that_its_problem_does_not_allow(solved, limits, message, tmp_path):
+    data = json.loads(Path(SMALL).read_text())
+    result = result_of(saved(tmp_path, "p.json", {**data, "layout": solved}), tmp_path)
+    problem = saved(tmp_path, "p.json", {**data, "layout": limits})
+    refused(message, "emit", result, "--problem", problem)
+    allowed = {"max_bytes": 4096, "alignment_bytes": 128, "order": [0, 1], "pitch_multiple_bytes": 4}
+    problem = saved(tmp_path, "p.json", {**data, "layout": {**allowed, "families": ["xor", "pad"]}})
+    assert layoutopt("emit", result, "--problem", problem).returncode == 0
+
+
+def test_a_result_of_tiles_that_together_take_more_than_is_allowed(tmp_path):
+    data = json.loads((ROOT / "problems/tile_sets/hopper_gemm_128x128x64_f16.json").read_text())
+    result = result_of(saved(tmp_path, "p.json", data), tmp_path)
+    size = json.loads(result.read_text())["bytes"]
+    problem = saved(tmp_path, "p.json", {**data, "layout": {**data.get("layout", {}), "max_bytes": size - 1}})
+    refused(f"bytes: layout.max_bytes of the problem is {size - 1}", "emit", result, "--problem", problem)
 
 
 def test_a_result_of_what_the_hardware_does_by_itself(tmp_path):
