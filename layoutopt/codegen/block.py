@@ -4,7 +4,7 @@ import contextlib
 import importlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -24,6 +24,8 @@ from layoutopt.problems.target import target_of
 from layoutopt.problems.types import Block, Problem, Resources
 from layoutopt.search.block import solve
 from layoutopt.study.block import Part, Placed, check_answer, placed
+
+_MOST_BYTES: Final = 1 << 31
 
 
 def emit(
@@ -85,8 +87,8 @@ def plans_of(language: str, tiles: Placed) -> tuple[Plan, ...]:
 
     Raises:
         ProblemFileError: two names become the same identifier.
-        LayoutError: the language cannot express the layout of a tile, which the text names, or a formula does
-            not hold the tile.
+        LayoutError: the language cannot express the layout of a tile, which the text names; offsets take more
+            than 32 bits; or a formula does not hold the tile.
         ExpressionError: a formula cannot be read.
         VerificationError: the code would not equal a layout's table. Our bug.
     """
@@ -97,6 +99,8 @@ def plans_of(language: str, tiles: Placed) -> tuple[Plan, ...]:
             _check_expressible(problem, part.answer, known)
             unit = problem.tile.storage.element_bytes if known.unit == "element" else 1
             plans.append(replace(plan(problem, tiles.device, part.answer, unit), language=language))
+            if (size := max(tiles.bytes, plans[-1].bytes)) > _MOST_BYTES:
+                raise LayoutError(f"code has offsets of 32 bits, some with a sign; this takes {size} bytes")
     if not tiles.alone:
         _check_names(tiles, plans)
     return tuple(plans)

@@ -409,6 +409,12 @@ def test_a_result_that_its_problem_does_not_allow(solved, limits, message, tmp_p
     assert layoutopt("emit", result, "--problem", problem).returncode == 0
 
 
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_offsets_beyond_32_bits_are_refused(lang):
+    for step in (100_000_000, (1 << 31) // 60):
+        refused("code has offsets of 32 bits", "emit", SMALL, "--offset", f"x0*{step} + x1", "--lang", lang)
+
+
 def test_a_result_of_tiles_that_together_take_more_than_is_allowed(tmp_path):
     data = json.loads((ROOT / "problems/tile_sets/hopper_gemm_128x128x64_f16.json").read_text())
     result = result_of(saved(tmp_path, "p.json", data), tmp_path)
