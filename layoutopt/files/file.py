@@ -11,9 +11,10 @@ from layoutopt.accesses import named_accesses
 from layoutopt.errors import ProblemFileError
 from layoutopt.files import catalogue, templates
 from layoutopt.files.checks import check, check_element, fields_of
+from layoutopt.files.result_file import is_answer
 from layoutopt.ground import json_data
 from layoutopt.ground.escape import described
-from layoutopt.problems.types import Block, Problem
+from layoutopt.problems.types import SCHEMA, Block, Problem
 
 MAX_FILE_BYTES: Final = 8 << 20
 # Fields that there were, and what to write instead.
@@ -83,6 +84,8 @@ def from_data(raw: Any) -> Problem | Block:
     """
     if isinstance(raw, dict) and "convert" in raw:
         raise ProblemFileError("convert", "a conversion of registers, which `layoutopt convert` answers")
+    if is_answer(raw):
+        raise ProblemFileError("schema", f"expected {SCHEMA!r}, a problem; this is a result")
     kind: type[Problem | Block] = Block if isinstance(raw, dict) and "tiles" in raw else Problem
     try:
         problem = json_data.convert(written_out(templates.single(raw)), kind)

@@ -203,31 +203,45 @@ def _located(error: msgspec.ValidationError, raw: Any, kind: Any) -> ProblemFile
     path = path.rstrip("`").removeprefix(".")
     place, reason = shown(path, 200), shown(reason[:1].lower() + reason[1:], 300)
     if unknown := re.search(r"unknown field `(.*)`", reason):
-        near = difflib.get_close_matches(unknown[1], _fields(kind), n=1)
-        reason += f"; did you mean {near[0]}?" if near else ""
-    given = raw
+        known = _fields(kind)
+        near = difflib.get_close_matches(unknown[1], known, n=1)
+        # A name that is known elsewhere is meant there.
+        reason += f"; did you mean {known[near[0]] if near[0] == unknown[1] else near[0]}?" if near else ""
+    given, types = raw, [msgspec.inspect.type_info(kind)]
     for step in re.findall(r"[^.\[\]]+", path):
+        inner = _opened(types)
+        fields = [field for one in inner for field in getattr(one, "fields", ())]
+        types = [field.type for field in fields if field.encode_name == step] or inner
         try:
             given = given[int(step)] if isinstance(given, list) else given[step]
         except (KeyError, IndexError, ValueError, TypeError):
             return ProblemFileError(place, reason)
+    if reason.startswith("invalid enum value"):
+        values = [repr(value) for one in _opened(types) for value in getattr(one, "values", ())]
+        reason += f"; expected {' or '.join(values)}"
     if not isinstance(given, dict):
         reason += f", given {shown(json.dumps(given, default=repr))}"
     return ProblemFileError(place, reason)
 
 
-def _fields(kind: Any) -> list[str]:
-    """The names of all fields within."""
-    todo, found = [msgspec.inspect.type_info(kind)], dict[str, None]()
-    while todo:
-        one = todo.pop()
-        for field in getattr(one, "fields", ()):
+def _fields(kind: Any) -> dict[str, str]:
+    """The names of all fields within, and where one of that name is, such as `convert.max_bytes`."""
+    todo, found = [(msgspec.inspect.type_info(kind), "")], dict[str, str]()
+    for one, place in todo:
+        for field in (field for inner in _opened([one]) for field in getattr(inner, "fields", ())):
             if field.encode_name not in found:
-                found[field.encode_name] = None
-                todo.append(field.type)
-        todo += [*getattr(one, "types", ()), *getattr(one, "item_types", ())]
-        todo += [getattr(one, name) for name in ("item_type", "value_type", "type") if hasattr(one, name)]
-    return list(found)
+                found[field.encode_name] = f"{place}.{field.encode_name}".lstrip(".")
+                todo.append((field.type, found[field.encode_name]))
+    return found
+
+
+def _opened(types: list[Any]) -> list[Any]:
+    """Types, and those of members of unions and of items within."""
+    found = [*types]
+    for one in found:
+        found += [*getattr(one, "types", ()), *getattr(one, "item_types", ())]
+        found += [getattr(one, name) for name in ("item_type", "value_type", "type") if hasattr(one, name)]
+    return found
 
 
 class Versioned(Struct, frozen=True, rename={"schema_": "schema"}):

@@ -41,7 +41,12 @@ BROKEN = {
         {"layout": {"must_be": "tma.128B"}},
         'layout.must_be: there is no such field: an access says it, such as {"name": "out", "op": "tma.store", "mode": "128B"}',
     ),
-    "other schema": ({"schema": "layoutopt.problem/2"}, "schema: invalid enum value"),
+    "other schema": (
+        {"schema": "layoutopt.problem/2"},
+        "schema: invalid enum value 'layoutopt.problem/2'; expected 'layoutopt.problem/1', given",
+    ),
+    "a result": ({"schema": "layoutopt.result/1"}, "schema: expected 'layoutopt.problem/1', a problem; this is a result"),
+    "a field of another place": ({"max_bytes": 64}, "unknown field `max_bytes`; did you mean layout.max_bytes?"),
     "no accesses": ({"accesses": []}, "accesses: expected `array` of length >= 1"),
     "unknown field of an access": (with_access(wieght=2), "accesses[0]: object contains unknown field `wieght`; did you mean weight?"),
     "unknown op": (with_access(op="laod"), "accesses[0].op: unknown op 'laod'"),
