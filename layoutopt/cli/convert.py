@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, NotRequired, TypedDict
 
 import click
 
@@ -12,8 +12,44 @@ from layoutopt.cli.output import form, say, say_json
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground import json_data
 from layoutopt.ground.escape import identifier
+from layoutopt.problems.answer import Bound
 
 MAX_TEXT_BYTES: Final = 64 << 20
+
+
+class Moves(TypedDict):
+    """An instruction of every warp."""
+
+    kind: Literal["store", "load"]
+    op: str
+    bytes: int
+    round: int
+    registers: list[int]
+    byte_address: list[list[int]]
+
+
+class Proved(TypedDict):
+    """What bounds the wavefronts."""
+
+    wavefronts: Bound
+
+
+class Converted(TypedDict):
+    """What --json prints of a conversion."""
+
+    schema: Literal["layoutopt.conversion/1"]
+    problem: str
+    target: str
+    status: Literal["optimal", "feasible", "infeasible"]
+    bytes: int
+    wavefronts: int
+    rounds: int
+    layout: list[list[int]]
+    instructions: list[Moves]
+    register_copies: list[list[int]]
+    shuffles: int | None
+    proof: Proved
+    reason: NotRequired[str]
 
 
 @click.command("convert", cls=FileCommand)
@@ -37,7 +73,7 @@ def command(problem: Path, code: Path | None, minimise: str, device_file: Path |
       layoutopt convert conversion.json --code conversion.cuh
       layoutopt convert kernel.ttgir
     """
-    from layoutopt.ownership.conversion import convert_data
+    from layoutopt.ownership.conversion import SCHEMA, convert_data
     from layoutopt.report.conversion_text import conversion_report
 
     devices = more_devices(device_file)
@@ -48,7 +84,7 @@ def command(problem: Path, code: Path | None, minimise: str, device_file: Path |
         asked, found = convert_data(data, devices, "bytes" if minimise == "bytes" else "instructions")
         worst = max(worst, int(found.status == "infeasible"))
         if form() == "json":
-            say_json({"problem": asked.name} | found.to_json())
+            say_json({"schema": SCHEMA, "problem": asked.name} | found.to_json())
         else:
             texts.append(conversion_report(asked.name, found))
         if code is not None and found.status != "infeasible":

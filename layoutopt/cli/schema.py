@@ -17,6 +17,7 @@ ANSWERS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     "check": (("study.check", "Audit"), ("study.check", "BlockAudit")),
     "emit": (("cli.emit", "Emitted"),),
     "run": (("cli.run", "Ran"), ("cli.run", "RanBlock")),
+    "convert": (("cli.convert", "Converted"),),
     "explain": (("study.explain", "Explanation"), ("study.explain", "BlockExplanation")),
     "count": (("engine.records", "Totals"),),
     "targets": (("cli.targets", "Targets"), ("cli.targets", "Detail")),

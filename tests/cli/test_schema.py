@@ -15,7 +15,7 @@ COMMANDS = (
     ("solve", TILE), ("solve", BLOCK), ("compare", TILE), ("compare", BLOCK), ("show", TILE), ("show", BLOCK),
     ("check", TILE, "--no-fix"), ("check", "composable_kernel_gemm_xor_128x128_f16", "--no-fix"), ("emit", TILE), ("emit", BLOCK),
     ("emit", TILE, "--offset", "x0*33 + x1"), ("explain", TILE), ("explain", BLOCK), ("targets",),
-    ("targets", "sm_90"), ("problems",), ("sweep", TILE, "-o", "s.sqlite"), COUNT,
+    ("targets", "sm_90"), ("problems",), ("convert", "c.json"), ("convert", "none.json"), ("sweep", TILE, "-o", "s.sqlite"), COUNT,
 )  # fmt: skip
 
 
@@ -23,6 +23,11 @@ COMMANDS = (
 def test_what_a_command_prints_is_of_its_schema(arguments, tmp_path):
     jsonschema = pytest.importorskip("jsonschema")
     np.save(tmp_path / "a.npy", 4 * np.arange(64).reshape(2, 32))
+    rows = {"register": [[1]], "lane": [[2], [4], [8], [16], [32]], "warp": []}
+    columns = {"register": [[32]], "lane": [[1], [2], [4], [8], [16]], "warp": []}
+    moved = {"name": "c", "tile": {"shape": [64], "element": "f32"}, "threads": 32}
+    for name, more in (("c.json", {}), ("none.json", {"max_bytes": 4})):
+        saved(tmp_path, name, {**moved, "convert": {"from": rows, "to": columns, **more}})
     found, schema = answer(*arguments, cwd=tmp_path), json_schema(arguments[0])
     assert arguments == COUNT or found["schema"] in str(schema)
     jsonschema.Draft202012Validator(schema).validate(found)
