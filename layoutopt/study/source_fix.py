@@ -393,7 +393,7 @@ class _ArrayFix(NamedTuple):
         stays = FixedArray(array.name, None, "", array.size, array.size)
         used = next((u for u in used_arrays(now.evaluation) if u.array.start == array.start), None)
         reason = moved_by_itself(now.evaluation, used) if used is not None else None
-        reason = reason or now.too_many_blocks or _not_known(now, array)
+        reason = reason or _not_known(now, array)
         if reason is not None:
             return replace(stays, reason=reason), now
         best: tuple[Plan, Version] | None = None
@@ -504,7 +504,7 @@ class _ArrayFix(NamedTuple):
         if before.keys() != after.keys():
             yield "the arrays of the machine code are others"
         yield from self._differences(now, version, plan)
-        yield from self._objections_of_instances(plan, version)
+        yield from self._objections_of_others(plan, version)
         if request.driver is not None:
             version.race = race = _race_on_gpu(now, version, request.driver)
             if race.differing:
@@ -532,43 +532,53 @@ class _ArrayFix(NamedTuple):
         moves = {self.key: plan.move.apply}
         return [MovedArray(array, after[key], moves.get(key)) for key, array in before.items()]
 
-    def _objections_of_instances(self, plan: Plan, version: Version) -> Iterator[str]:
-        """Why other instances of the kernel's template forbid a change, at the same launch.
+    def _objections_of_others(self, plan: Plan, version: Version) -> Iterator[str]:
+        """Why other kernels of the file forbid a change, at the same launch.
 
-        None may take more wavefronts. Where pitches were changed, threads must reach the same elements in
-        each of them, too. Of dynamic memory that moves in another way, all must have elements of one type:
-        how many bytes to ask for depends on it.
+        Of those whose machine code is another one now, none may take more wavefronts. Their threads must
+        reach the same elements and write the same bytes, too; of other instances of the kernel's template
+        this is asked where pitches were changed. Of dynamic memory that moves in another way, all of these
+        must have elements of one type: how many bytes to ask for depends on it.
         """
         now, program = self.now, self.now.program
         changed = {kernel.name: kernel for kernel in version.listed}
         name = base_name(program.title)
-        others = [k for k in now.listed if k.name != program.name and base_name(k.title) == name]
-        pitched = plan.rank == PITCH and plan.at_every_index
-        unlike = [other for other in others if _template_types(other) != _template_types(program)]
+        others = [k for k in now.listed if k.name != program.name and changed[k.name].code != k.code]
+        instances = [k for k in others if base_name(k.title) == name]
+        unlike = [other for other in instances if _template_types(other) != _template_types(program)]
         if self.key == DYNAMIC and not plan.at_every_index and unlike:
             why = "has elements of another type: how many bytes a launch must ask for differs between them"
             yield f"{unlike[0].title} {why}"
-        if pitched and len(others) > _MOST_INSTANCES:
-            yield f"{len(others)} other instances of {name} would have to be checked"
-        for other in others[:_MOST_INSTANCES]:
+        pitched = plan.rank == PITCH and plan.at_every_index
+        compared = [k for k in others if pitched or k not in instances]
+        if len(compared) > _MOST_INSTANCES:
+            yield f"{len(compared)} other kernels that the change reaches would have to be compared"
+        for other in dict.fromkeys((*compared, *instances[:_MOST_INSTANCES])):
             try:
-                old = self.request.evaluated(other.read(), now.evaluation.launch)
+                old = self._at_launch(now, other)
             except ProblemFileError as error:
-                if pitched:
+                if other in compared:
                     yield f"{other.title} cannot be checked with this launch: {error}"
                 continue
-            before = arrays_of(old)
-            if self.key not in before:
-                continue
-            new = self.request.evaluated(changed[other.name].read(), version.evaluation.launch)
-            if any(b > a for a, b in zip(costs(old), costs(new), strict=True)):
+            new = self._at_launch(version, changed[other.name], old.program)
+            if any(b > a for a, b in zip(costs(old.evaluation), costs(new.evaluation), strict=True)):
                 yield f"{other.title} would take more wavefronts"
-            old_reach, new_reach = partial(footprint, old), partial(footprint, new)
-            arrays = self._moved_arrays(before, arrays_of(new), plan)
-            if pitched and (
-                first_astray(old_reach, new_reach, arrays) or old_reach(before[self.key]) is None
-            ):
-                yield f"threads of {other.title} would reach other bytes"
+            if other not in compared:
+                continue
+            unknown = _not_known(old, arrays_of(old.evaluation).get(self.key))
+            if (reason := unknown or next(self._differences(old, new, plan), None)) is not None:
+                yield f"{other.title}, launched likewise: {reason}"
+
+    def _at_launch(self, version: Version, kernel: Listed, before: Program | None = None) -> Version:
+        """Another kernel of a version at its launch, with the parameters that it had `before`.
+
+        Raises:
+            ProblemFileError: it cannot be launched so.
+        """
+        program = kernel.read()
+        program = replace(program, parameters=before.parameters) if before is not None else program
+        evaluation = self.request.evaluated(program, version.evaluation.launch)
+        return Version(version.files, evaluation, version.listed, version.most_steps)
 
 
 def _better(version: Version, best: Version, request: Request) -> bool:
@@ -594,8 +604,10 @@ def _blocks(before: Version, after: Version) -> tuple[Block, ...]:
     return tuple(dict.fromkeys((*before.evaluation.blocks, *after.evaluation.blocks)))
 
 
-def _not_known(version: Version, array: Array) -> str | None:
+def _not_known(version: Version, array: Array | None) -> str | None:
     """Why it is not known what the threads of blocks that differ do to an array; None where it is."""
+    if array is None or version.too_many_blocks is not None:
+        return version.too_many_blocks
     for block in version.evaluation.blocks:
         evaluation = version.block(block).evaluation
         if version.footprint(block, array) is None or evaluation.ended:

@@ -409,3 +409,26 @@ def test_too_many_blocks_that_differ_are_said(tmp_path):
     found = turned(tmp_path, "out[x] = s[blockIdx.x];", (20, 1, 1))
     assert "20 blocks that differ, too many to compare" in found.arrays[0].reason
     assert not found.diff
+
+
+_FLAT = "float* p = s[0]; p[64 * y + 2 * x] = in[x]; __syncthreads(); out[x] = s[y][31 - x];"
+
+
+@pytest.mark.parametrize(
+    ("parameter", "body", "told"),
+    [
+        ("n", "s[y][x] = in[x]; __syncthreads(); out[x] = s[7 - y][x];", ""),
+        ("n", _FLAT, r"other, launched likewise: threads reach other bytes of s"),
+        ("m", "s[y][x] = in[x]; __syncthreads(); out[x] = s[y][m];", r"other cannot be checked with this"),
+    ],
+)
+def test_other_kernels_that_share_an_array_are_compared(parameter, body, told, tmp_path):
+    text = TURN.replace("__shared__ float s[1024];", "").replace("MORE", "")
+    text = re.sub(r"s\[(.*?) \* 32 \+ (.*?)\]( =|;)", r"s[\1][\2]\3", text)
+    head = f'extern "C" __global__ void other(const float* in, float* out, int {parameter})'
+    other = f"{head} {{ int x = threadIdx.x, y = threadIdx.y; {body} }}"
+    path = text_file(tmp_path, f"__shared__ float s[32][32];\n{text}{other}\n")
+    launch = Launch(block=(32, 8, 1), arguments={"n": 64})
+    found = fixed_file(path, launch, lambda one: one.name == "turn")
+    assert ("+__shared__ float s[32][33];" in found.diff) == (not told)
+    assert re.search(told, found.arrays[0].reason)

@@ -33,7 +33,7 @@ _USER_BANK: Final = 3
 _USER_CONSTANTS: Final = f".nv.constant{_USER_BANK}"
 _OBJECT: Final = 1
 _FUNCTION: Final = 2
-_CODE: Final = ".text."
+CODE: Final = ".text."
 
 
 class Section(Struct, frozen=True):
@@ -102,7 +102,7 @@ def kernels(sections: list[Section]) -> list[tuple[str, int]]:
     for k, (name, info, *_) in enumerate(_symbols(sections)):
         if info & 15 == _FUNCTION:
             symbols.setdefault(_text(texts, name), k)
-    names = [one.name.removeprefix(_CODE) for one in sections if one.name.startswith(_CODE)]
+    names = [one.name.removeprefix(CODE) for one in sections if one.name.startswith(CODE)]
     kernels = [name for name in names if f".nv.info.{name}" in by_name]
     if missing := [name for name in kernels if name not in symbols]:
         raise ProblemFileError("", f"broken cubin: no symbol of {shown(missing[0])}")

@@ -39,6 +39,13 @@ class Listed(NamedTuple):
     read: Callable[[], Program]
     image: bytes = b""
 
+    @property
+    def code(self) -> bytes:
+        """Its machine code in the cubin, with that of functions that no kernel is."""
+        found = elf.sections(self.image)
+        others = {f"{elf.CODE}{name}" for name, _ in elf.kernels(found) if name != self.name}
+        return b"".join(s.content for s in found if s.name.startswith(elf.CODE) and s.name not in others)
+
 
 def kernels(path: Path, target: str | None = None, options: Sequence[str] = ()) -> tuple[Listed, ...]:
     """The kernels of a file; what takes long for a large one is done where one of them is read.
