@@ -87,11 +87,11 @@ def command(problem: Path, code: Path | None, minimise: str, device_file: Path |
             say_json({"schema": SCHEMA, "problem": asked.name} | found.to_json())
         else:
             texts.append(conversion_report(asked.name, found))
-        if code is not None and found.status != "infeasible":
+        if code is not None and found.status != "infeasible":  # else what stands there stays
             from layoutopt.codegen.conversion import emit_conversion
 
             functions.append(emit_conversion(found, identifier(asked.name)))
-    if code is not None:
+    if code is not None and functions:
         write_all({code: "\n".join(["#include <cstring>\n", *functions]).encode()})
     say("\n".join(texts))
     return worst

@@ -13,6 +13,7 @@ from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.errors import ProblemFileError, VerificationError, under
 from layoutopt.expressions.bits import combinations
 from layoutopt.expressions.spaces import Span, independent, intersection, sum_of_bits
+from layoutopt.files import templates
 from layoutopt.files.checks import MAX_ELEMENTS, check_element
 from layoutopt.ground import json_data
 from layoutopt.ground.budget import current, deadline
@@ -163,7 +164,7 @@ def convert_data(
     Raises:
         ProblemFileError: a field is wrong.
     """
-    asked = json_data.convert(data, ConversionProblem)
+    asked = json_data.convert(templates.single(data), ConversionProblem)
     layouts = {"convert.from": asked.convert.from_, "convert.to": asked.convert.to}
     gpu, max_bytes = device(asked.target, more), asked.convert.max_bytes
     return asked, _convert(asked.tile, layouts, asked.threads, gpu, max_bytes, minimise)

@@ -457,7 +457,13 @@ def test_command(tmp_path):
     assert "void mma_to_rows(" in (tmp_path / "out.cuh").read_text()
     data = json.loads(command("convert", path, "--json").stdout)
     assert execute(data, MMA, ROWS, 2) == expected(ROWS)
-    assert command("convert", conversion_file(tmp_path, max_bytes=64)).returncode == 1
+    code, plain = (tmp_path / "out.cuh").read_text(), json.loads(path.read_text())
+    ran = command("convert", conversion_file(tmp_path, max_bytes=8), "--code", tmp_path / "out.cuh")
+    assert (ran.returncode, (tmp_path / "out.cuh").read_text()) == (1, code)
+    template = saved(tmp_path, "p.json", {**plain, "params": {"W": [3]}, "threads": "W*32 + 32"})
+    assert json.loads(command("convert", template, "--json").stdout) == data
+    fewer = saved(tmp_path, "p.json", {**plain, "max_bytes": 64})
+    assert "unknown field `max_bytes`; did you mean convert.max_bytes?" in command("convert", fewer).stderr
     refused("convert.to", "convert", conversion_file(tmp_path, to=3))
     assert command("convert", ROOT / "README.md").returncode == 2
     assert "`layoutopt convert`" in command("solve", path).stderr
