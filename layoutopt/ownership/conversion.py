@@ -207,7 +207,6 @@ def _convert(
     shuffles = _shuffles(source, destination, tile.element_bytes)
     made = partial(made, proof=Bound(lower, _EVERY), shuffles=shuffles)
     max_bits = (max_bytes >> element_bits).bit_length() - 1 if max_bytes is not None else _NO_LIMIT
-    registers_of = source["register"], destination["register"]
 
     def by_rank() -> Iterator[Plan]:
         """The plans for the room that is asked for, then for the other."""
@@ -215,17 +214,10 @@ def _convert(
             found = plans(stored, loaded, element_bits, shared, Room(max_bits, fills))
             yield from sorted(found, key=lambda plan: _rank(plan, minimise))
 
-    best: _Counted | None = None
-    for plan in by_rank():
-        counted = _counted(plan, tuple(instructions(plan, registers_of, element_bits)), gpu)
-        best = min(best or counted, counted, key=lambda one: (one.wavefronts, *_rank(one.plan, minimise)))
-        if best.wavefronts == lower or current().spent:
-            break
+    best = _best(by_rank(), (source["register"], destination["register"]), element_bits, gpu, lower, minimise)
     if best is None:
         why = f"where all lanes of a warp store together, their elements need more than {max_bytes} bytes"
         return made("infeasible", reason=why)
-    if best.wavefronts < lower:
-        raise VerificationError(f"{best.wavefronts} wavefronts, fewer than the bound {lower}")
     return made(
         "optimal" if best.wavefronts == lower else "feasible",
         bytes=tile.element_bytes << best.plan.offset_bits,
@@ -354,6 +346,29 @@ class _Counted(NamedTuple):
     plan: Plan
     instructions: tuple[Instruction, ...]
     wavefronts: int
+
+
+def _best(
+    by_rank: Iterator[Plan],
+    registers: tuple[Sequence[int], Sequence[int]],
+    element_bits: int,
+    gpu: Device,
+    lower: int,
+    minimise: Minimise,
+) -> _Counted | None:
+    """The plan of fewest wavefronts, as counted; the first that meets the bound `lower` is the last looked at.
+
+    `registers`: basis vectors of the source's and of the destination's.
+    """
+    best: _Counted | None = None
+    for plan in by_rank:
+        counted = _counted(plan, tuple(instructions(plan, registers, element_bits)), gpu)
+        if counted.wavefronts < lower:
+            raise VerificationError(f"{counted.wavefronts} wavefronts, fewer than the bound {lower}")
+        best = min(best or counted, counted, key=lambda one: (one.wavefronts, *_rank(one.plan, minimise)))
+        if best.wavefronts == lower or current().spent:
+            break
+    return best
 
 
 def _counted(plan: Plan, listed: tuple[Instruction, ...], gpu: Device) -> _Counted:
