@@ -356,7 +356,7 @@ def _best(
     lower: int,
     minimise: Minimise,
 ) -> _Counted | None:
-    """The plan of fewest wavefronts, as counted; the first that meets the bound `lower` is the last looked at.
+    """The plan of fewest wavefronts as counted, the first that meets the bound `lower` at once.
 
     `registers`: basis vectors of the source's and of the destination's.
     """
