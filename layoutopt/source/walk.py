@@ -20,6 +20,14 @@ SINGLE_ACCESS: Final = re.compile(
     r"atomic\w+|__cvta_generic_to_shared|__ld\w+|__st\w+|__pipeline_memcpy_async|__builtin_assume_aligned"
 )
 CASTS: Final = ("reinterpret_cast", "static_cast", "const_cast")
+# Host functions that take a kernel and its bytes of dynamic memory, as these arguments.
+_TAKES_BYTES: Final = {
+    "cudaFuncSetAttribute": (0, 2),
+    "cudaLaunchKernel": (0, 4),
+    "cudaLaunchCooperativeKernel": (0, 4),
+    "cudaOccupancyMaxActiveBlocksPerMultiprocessor": (1, 3),
+    "cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags": (1, 3),
+}
 _MATRICES: Final = ("load_matrix_sync", "store_matrix_sync")
 _STATEMENTS: Final = ("expression_statement", "comma_expression", "for_statement")
 _STATEMENT_LIKE: Final = (
@@ -99,7 +107,7 @@ class Walk:
         """Ask for more bytes of dynamic memory, in the launches of the source, else in a comment."""
         users = {enclosing(node, "function_definition") for _, node in self.source.uses(self.array)}
         functions = (function for function in (*users, self.array.function) if function is not None)
-        names = {self.array.file.function_name(function) for function in functions}
+        names = self._with_callers({self.array.file.function_name(function) for function in functions})
         launched = False
         for file in self.source.files:
             for node in every(file.root):
@@ -111,35 +119,73 @@ class Walk:
                 if count is None or self.move.extra or count % self.move.block:
                     bare = not argument.named_children
                     self.edit(file, argument, self.move.count(file.text(argument), 1, bare))
+        count_text, end = self.move.count("B", 1, True), self.array.node.end_byte
+        others = ", ".join(dict.fromkeys(self._other_uses(names)))
         if not launched:
-            end = self.array.node.end_byte
-            count_text = self.move.count("B", 1, True)
             text = f"  /* launch with {count_text} bytes, where it was B bytes */"
             self.edits.append(Edit(self.array.file, end, end, (text,)))
-            self.remark = f"the launch must ask for {count_text} bytes where it asked for B bytes"
+        if not launched or others:
+            who = "the launch" if not others else f"what launches it at {others}"
+            self.remark = f"{who} must ask for {count_text} bytes where it asked for B bytes"
+
+    def _with_callers(self, names: set[str]) -> set[str]:
+        """Functions, and all that call one of them other than by a launch."""
+        calls = [
+            (_name_of(file, called), file.function_name(caller))
+            for file in self.source.files
+            for node in every(file.root)
+            if node.type == "call_expression" and not _is_launch(node)
+            if (called := node.child_by_field_name("function")) is not None
+            if (caller := enclosing(node, "function_definition")) is not None
+        ]
+        while more := {caller for called, caller in calls if called in names} - names:
+            names = names | more
+        return names
+
+    def _other_uses(self, names: set[str]) -> Iterator[str]:
+        """Places where a kernel among these functions is used, but not in a launch that can be written."""
+        kernels = {
+            name
+            for file in self.source.files
+            for name in names
+            if any(file.is_kernel(function) for function in file.functions.get(name, ()))
+        }
+        for file in self.source.files:
+            for root in (file.root, *(macro.body for macro in file.macros)):
+                for node in every(root):
+                    if node.type != "identifier" or file.text(node) not in kernels:
+                        continue
+                    around = enclosing(node, "call_expression", "function_declarator")
+                    called = around.child_by_field_name("function") if around is not None else None
+                    name = _name_of(file, called) if called is not None else ""
+                    written = name in _TAKES_BYTES or name.startswith("cudaFunc")
+                    written |= around is not None and (called is None or called.end_byte >= node.end_byte)
+                    if (root is not file.root or not written) and self.source.meant(file, node) is None:
+                        yield file.place(node)
 
     def _asked_bytes(self, file: File, node: Node, names: set[str]) -> Node | None:
         """The argument that says how many bytes of dynamic memory a launch has, or may have.
 
-        It is the third of `kernel<<<grid, block, bytes>>>` of a kernel in `names`, or of
-        `cudaFuncSetAttribute(kernel, ...MaxDynamicSharedMemorySize, bytes)`; None of any other node.
+        It is the third of `kernel<<<grid, block, bytes>>>` of a kernel in `names`, or one of a call in
+        `_TAKES_BYTES`, such as `cudaFuncSetAttribute(kernel, ...MaxDynamicSharedMemorySize, bytes)`; None of
+        any other node.
         """
         call = node.parent
         called = call.child_by_field_name("function") if call is not None else None
         if called is None or node.type not in ("kernel_call_syntax", "argument_list"):
             return None
         name, arguments = _name_of(file, called), _without_comments(node)
-        if len(arguments) < 3:
-            return None
         if node.type == "kernel_call_syntax":
-            return arguments[2] if name in names else None
-        attribute = file.text(arguments[1])
-        if name != "cudaFuncSetAttribute" or not attribute.endswith("MaxDynamicSharedMemorySize"):
+            return arguments[2] if len(arguments) > 2 and name in names else None
+        kernel, size = _TAKES_BYTES.get(name, (0, len(arguments)))
+        if size >= len(arguments):
             return None
-        words = set(re.findall(r"\w+", file.text(arguments[0])))
+        if kernel == 0 and size == 2 and not file.text(arguments[1]).endswith("MaxDynamicSharedMemorySize"):
+            return None
+        words = set(re.findall(r"\w+", file.text(arguments[kernel])))
         if not words.intersection(names.union(*(other.functions for other in self.source.files))):
             self.refuse(file, node, "these bytes may be the kernel's")
-        return arguments[2] if words & names else None
+        return arguments[size] if words & names else None
 
     # What a subclass does with each use -----------------------------------------------------------
 
@@ -529,6 +575,10 @@ def _role(parent: Node, node: Node) -> str | None:
         if child == node:
             return parent.field_name_for_child(k)
     return None
+
+
+def _is_launch(call: Node) -> bool:
+    return any(child.type == "kernel_call_syntax" for child in call.children)
 
 
 def _name_of(file: File, called: Node) -> str:

@@ -432,3 +432,33 @@ def test_other_kernels_that_share_an_array_are_compared(parameter, body, told, t
     found = fixed_file(path, launch, lambda one: one.name == "turn")
     assert ("+__shared__ float s[32][33];" in found.diff) == (not told)
     assert re.search(told, found.arrays[0].reason)
+
+
+_LAUNCHED = """
+    int count, n = 64; void* all[] = {&a, &b, &n};
+    cudaOccupancyMaxActiveBlocksPerMultiprocessor(&count, turn, 256, 4096);
+    turn<<<1, dim3(32, 8), 4096>>>(a, b, n);
+    cudaLaunchKernel((void*)turn, dim3(1), dim3(32, 8), all, 4096, 0);
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ("", ""),
+        (
+            "void (*k)(const float*, float*, int) = turn; k<<<1, 256, 4096>>>(a, b, n);",
+            "at turn.cu:15 must ask for B + B / 128 * 4 bytes",
+        ),
+        ("LAUNCH(turn, 4096);", "at turn.cu:15 must ask for B + B / 128 * 4 bytes"),
+    ],
+)
+def test_every_launch_asks_for_the_bytes_of_longer_rows(more, told, tmp_path):
+    kernel = TURN.replace("float s[1024]", "float s[]").replace("__shared__", "extern __shared__")
+    kernel = "#define LAUNCH(k, bytes) k<<<1, 256, bytes>>>(a, b, n)\n" + kernel.replace("MORE", "")
+    path = tmp_path / "turn.cu"
+    path.write_text(f"{kernel}void host(float* a, float* b) {{{_LAUNCHED}{more}\n}}\n")
+    found = fixed_file(path, Launch(block=(32, 8, 1), arguments={"n": 64}, shared_bytes=4096))
+    assert found.diff.count("4096 + 4096 / 128 * 4") == 3
+    assert told in found.arrays[0].reason
+    assert bool(found.arrays[0].reason) == bool(told)
