@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,10 +77,10 @@ def command(
 
     Rows are padded in declarations, or every index of the array goes through a function that moves its
     elements. The changed source is compiled. Its diff is printed only if the launch takes fewer wavefronts,
-    every thread reaches the same elements between the same barriers, and the first block writes the same
-    bytes to global memory. Where an array cannot be changed, the line that stands in the way is named. The
-    diff goes to stdout, what it does to stderr. LAUNCHES is a file of launches, or a folder that `capture`
-    wrote, of which --entry chooses one, by its kernel or number. Exit code 1: conflicts remain.
+    every thread reaches the same elements between the same barriers, and every block writes the same bytes to
+    global memory. Where an array cannot be changed, the line that stands in the way is named. The diff goes
+    to stdout, what it does to stderr. LAUNCHES is a file of launches, or a folder that `capture` wrote, of
+    which --entry chooses one, by its kernel or number. Exit code 1: conflicts remain, or may remain.
 
     \b
     Example:
@@ -114,14 +115,15 @@ def command(
 
         say_diff(found.diff)
         note(fix_report(found, driver).rstrip("\n"))
+        if found.root == os.sep:
+            note(f"\na file is outside of this folder: apply the diff with patch -p1 -d {found.root}")
     return conflicts_remain(found)
 
 
 def conflicts_remain(found: SourceFix) -> int:
     """The exit code."""
-    return int(
-        found.totals[1]["bank_conflicts"] > 0 or any(one.offset and one.reason for one in found.arrays)
-    )
+    told = any(one.offset and one.reason for one in found.arrays)
+    return int(found.totals[1]["bank_conflicts"] > 0 or told or not found.after.evaluation.certain)
 
 
 def fix_data(found: SourceFix) -> dict[str, Any]:

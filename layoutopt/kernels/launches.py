@@ -16,6 +16,7 @@ import contextlib
 import gzip
 import io
 import os
+import re
 import tomllib
 import zlib
 from collections.abc import Iterable, Iterator
@@ -286,7 +287,9 @@ def _example(program: Program) -> str:
     options += ["--shared 4096"] if shared and program.static_bytes is not None and not program.arrays else []
     told = []
     for k, one in enumerate(program.parameters or ()):
-        told.append(" ".join(filter(None, (str(k), one.type.lstrip(".") or f"{one.size} bytes", one.name))))
+        # PTX does not say whether a whole number has a sign.
+        kind = re.sub(r"^\.[bsu](\d+)$", r"\1-bit", one.type).lstrip(".") or f"{one.size} bytes"
+        told.append(" ".join(filter(None, (str(k), kind, one.name))))
         if one.size not in (1, 2, 4, 8):
             told[-1] += f" (a number in it: --arg {one.name or k}+BYTE=VALUE)"
         elif one.size < 8 or (

@@ -224,7 +224,13 @@ class SourceFix(Struct, frozen=True):
     @property
     def diff(self) -> str:
         """Of the files, unified; empty where nothing changes. Bytes that are no UTF-8 are lone surrogates."""
-        return "".join(_diff(name, self.before.files[name], data) for name, data in self.files.items())
+        parts = ((os.path.relpath(name, self.root), name, data) for name, data in self.files.items())
+        return "".join(_diff(shown, self.before.files[name], data) for shown, name, data in parts)
+
+    @property
+    def root(self) -> str:
+        """The folder from which the diff names files: this one, or / where one lies elsewhere."""
+        return os.sep if any(os.path.relpath(name).startswith("..") for name in self.files) else os.curdir
 
 
 class _Candidate(NamedTuple):
@@ -627,10 +633,8 @@ def _diff(name: str, before: bytes, after: bytes) -> str:
     """A unified diff that patch(1) and git apply read: lines end at \\n alone, names with spaces at a tab."""
     texts = (data.decode("utf-8", "surrogateescape") for data in (before, after))
     old, new = (io.StringIO(text, newline="\n").readlines() for text in texts)
-    relative = os.path.relpath(name)
-    shown = relative if not relative.startswith("..") else name.lstrip("/")
-    end = "\t\n" if " " in shown else "\n"
-    lines = [f"--- a/{shown}{end}", f"+++ b/{shown}{end}"]
+    end = "\t\n" if " " in name else "\n"
+    lines = [f"--- a/{name}{end}", f"+++ b/{name}{end}"]
     for hunk in difflib.SequenceMatcher(None, old, new, autojunk=False).get_grouped_opcodes(3):
         # Lines old[i:k] become new[j:m]; a hunk without lines names the line before it.
         (_, i, _, j, _), (_, _, k, _, m) = hunk[0], hunk[-1]

@@ -462,3 +462,24 @@ def test_every_launch_asks_for_the_bytes_of_longer_rows(more, told, tmp_path):
     assert found.diff.count("4096 + 4096 / 128 * 4") == 3
     assert told in found.arrays[0].reason
     assert bool(found.arrays[0].reason) == bool(told)
+
+
+def test_a_file_outside_of_the_folder_is_named_from_the_root(tmp_path):
+    path = text_file(tmp_path, PLAIN.read_text())
+    (tmp_path / "sub").mkdir()
+    done = layoutopt("fix", "../k.cu", *OPTIONS, cwd=tmp_path / "sub")
+    assert "apply the diff with patch -p1 -d /" in done.stderr
+    subprocess.run(["patch", "-p1", "-d", "/"], input=done.stdout, check=True, text=True)
+    assert "[32][33]" in path.read_text()
+
+
+def test_conflicts_that_may_remain_are_no_success(tmp_path):
+    path = text_file(tmp_path, TURN.replace("MORE", "if (in[y] < 0) s[tid] = 1;"))
+    done = layoutopt("fix", path, "--block", "32,8", "--arg", "n=64")
+    assert re.search(r"bank conflicts +992 +0\n", done.stderr)
+    assert "not certain: which lanes execute STS" in done.stderr
+    assert done.returncode == 1
+
+
+def test_a_whole_number_of_a_kernel_without_types_has_no_sign(tmp_path):
+    refused("2 32-bit n; pointers", "fix", text_file(tmp_path, TURN.replace("MORE", "")))
