@@ -3,60 +3,54 @@
 What is changed is a CUDA source, or PTX. A change stays only where the new machine code takes fewer
 wavefronts than the old one, each thread reaches the same bytes between the same barriers, moved, and every
 block writes the same bytes to global memory. Blocks that do the same with shared memory are compared once.
-Where there is a GPU, the launch must write the same bytes
-there, and not take longer.
+Where there is a GPU, the launch must write the same bytes there, and not take longer.
 """
 
 import difflib
 import io
-import math
 import os
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Literal, NamedTuple
 
-import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from layoutopt.engine.estimate import Memory, Terms, timing_of
 from layoutopt.errors import ProblemFileError
-from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import Budget, OutOfTime, spending
 from layoutopt.hardware.devices import Device
-from layoutopt.hardware.driver import Driver, Kernel, Race
-from layoutopt.hardware.occupancy import occupancy
+from layoutopt.hardware.driver import Driver, Race
 from layoutopt.kernels.machine.counts import Evaluation
-from layoutopt.kernels.machine.evaluate import Followed, evaluate, follow
-from layoutopt.kernels.machine.launch import Launch, arguments, element_type
+from layoutopt.kernels.machine.evaluate import evaluate
+from layoutopt.kernels.machine.launch import Launch
 from layoutopt.kernels.program import Array, Program
 from layoutopt.kernels.question.arrays import moved_by_itself, used_arrays
 from layoutopt.kernels.question.summary import summary
 from layoutopt.kernels.read.declarations import base_name
 from layoutopt.kernels.read.files import Listed
-from layoutopt.study.moved import MovedArray, costs, first_astray, footprint, touching, why_not_better
+from layoutopt.study.moved import MovedArray, costs, first_astray, touching, why_not_better
 from layoutopt.study.patch import PtxCode
 from layoutopt.study.source_plans import DYNAMIC, PITCH, Plan, SourceCode, arrays_of, carved
+from layoutopt.study.version import (
+    FIRST,
+    Block,
+    Version,
+    blocks_of,
+    not_known,
+    output_difference,
+    race_on_gpu,
+)
 
 # What is changed.
 Code = SourceCode | PtxCode
 Minimise = Literal["time", "excess", "bytes"]
-# Bytes of a buffer that is made up so that outputs can be compared: evaluated here, and run on a GPU.
-_BUFFER_BYTES: Final = 1 << 21
-_GPU_BUFFER_BYTES: Final = 1 << 26
-_MADE_UP_FLOAT: Final = 0.71875
 # Dynamic memory that a launch may ask for as it is.
 _FREELY_ASKED: Final = 48 << 10
 # The most time on a GPU that a change may take, in parts of the time before.
 _MOST_TIME: Final = 1.02
 _MOST_REASONS: Final = 2
 _MOST_INSTANCES: Final = 4
-# Index of a block; so many that differ are compared.
-Block = tuple[int, ...]
-_FIRST: Final = (0, 0, 0)
-_MOST_BLOCKS: Final = 16
 # To follow the values of a block takes more steps than to count its addresses, at most so many times.
 _FOLLOWED_TIMES: Final = 4
 _SEARCH_ENDED: Final = "the time limit ended the search for a layout of it"
@@ -91,97 +85,6 @@ class FixedArray(Struct, frozen=True):
     bytes_before: int
     bytes_after: int
     open_column: str | None = None
-
-
-@dataclass
-class Version:
-    """A source compiled, and its launch evaluated."""
-
-    files: dict[str, bytes]  # those of the author, by path
-    evaluation: Evaluation  # of the launch
-    listed: tuple[Listed, ...]  # all kernels of the source
-    most_steps: int  # to follow a block
-    race: Race | None = None  # against the version before, on a GPU
-    _followed: dict[Block, Followed] = field(default_factory=dict)
-    _reached: dict[tuple[Block, Array], dict[bool, IntArray] | None] = field(default_factory=dict)
-
-    @property
-    def followed(self) -> Followed:
-        """Its first block."""
-        return self.block(_FIRST)
-
-    def block(self, index: Block) -> Followed:
-        """One of its blocks, with buffers made up where none are given.
-
-        Where nothing in shared memory depends on them, floats that the launch does not give and constant
-        memory that the host fills are made up, too.
-        """
-        if index not in self._followed:
-            self._followed[index] = self._block(index)
-        return self._followed[index]
-
-    def _block(self, index: Block) -> Followed:
-        full = _with_buffers(self.program, self.evaluation.launch, _BUFFER_BYTES)
-        gpu, most = self.evaluation.gpu, self.most_steps
-        if not self.evaluation.doubts:
-            try:
-                return follow(*_with_numbers(self.program, full), gpu, index, most_steps=most)
-            except ProblemFileError:
-                pass  # numbers of iterations may have been among them
-        return follow(self.program, full, gpu, index, most_steps=most)
-
-    @property
-    def program(self) -> Program:
-        """The kernel."""
-        return self.evaluation.program
-
-    @property
-    def wavefronts(self) -> int:
-        """Of the launch."""
-        return costs(self.evaluation).most
-
-    @property
-    def shared_bytes(self) -> int:
-        """Of a block."""
-        return (self.program.static_bytes or 0) + self.evaluation.launch.shared_bytes
-
-    def footprint(self, block: Block, array: Array) -> dict[bool, IntArray] | None:
-        """What threads of a block do to an array."""
-        if (block, array) not in self._reached:
-            self._reached[block, array] = footprint(self.block(block).evaluation, array)
-        return self._reached[block, array]
-
-    @property
-    def too_many_blocks(self) -> str | None:
-        """Why blocks that differ cannot all be compared; None where they can."""
-        count = len(self.evaluation.blocks)
-        if 0 < count <= _MOST_BLOCKS:
-            return None
-        which = f"{count:,} blocks that differ" if count else "blocks that may differ"
-        return f"the launch has {which}, too many to compare (a smaller --grid may have fewer)"
-
-    @property
-    def blocks_per_sm(self) -> int | None:
-        """Resident blocks; None where the chip's limits are not known."""
-        program, launch = self.program, self.evaluation.launch
-        fits = occupancy(
-            self.shared_bytes, 16, launch.threads, self.evaluation.gpu, program.target.rstrip("af"),
-            registers=program.registers,
-        )  # fmt: skip
-        return fits.blocks if fits is not None else None
-
-    @property
-    def time(self) -> float:
-        """Of the time before, on a GPU; else `cycles`."""
-        return self.race.ratio if self.race is not None else self.cycles
-
-    @property
-    def cycles(self) -> float:
-        """A multiprocessor's, estimated, for a block among those that fit."""
-        blocks = self.blocks_per_sm
-        memory = Memory(self.wavefronts / self.evaluation.launch.blocks, 0, 0)
-        terms = Terms((memory,), instructions=self.followed.issued)
-        return math.inf if blocks == 0 else terms.time(timing_of(self.evaluation.gpu)[0], blocks)
 
 
 class SourceFix(Struct, frozen=True):
@@ -275,74 +178,10 @@ def fix(code: Code, program: Program, request: Request, search: Budget | None = 
         why = f"{place} has conflicts in shared memory that no declaration names"
         arrays.append(FixedArray("shared memory", None, why, 0, 0))
     changed = {name: data for name, data in now.files.items() if data != first.files[name]}
-    race = _race_on_gpu(first, now, request.driver) if changed and request.driver is not None else None
-    blocks = _blocks(first, now) if changed else (_FIRST,)
-    unknown_bytes = sum(_output_difference(first, now, block)[1] for block in blocks)
+    race = race_on_gpu(first, now, request.driver) if changed and request.driver is not None else None
+    blocks = blocks_of(first, now) if changed else (FIRST,)
+    unknown_bytes = sum(output_difference(first, now, block)[1] for block in blocks)
     return SourceFix(changed, tuple(arrays), first, now, unknown_bytes, blocks, race, search.stopped)
-
-
-def _with_buffers(program: Program, launch: Launch, size: int) -> Launch:
-    """The launch with made-up data of `size` bytes behind each pointer of which it says nothing.
-
-    Floats are random, whole numbers count up; where a launch has its parameters as bytes, the data lies at
-    the address that they hold.
-    """
-    buffers, memory = dict(launch.buffers), dict(launch.memory)
-    known = {*buffers, *launch.arguments}
-    for k, parameter in enumerate(program.parameters or ()):
-        is_pointer = parameter.may_point and (parameter.pointer or parameter.type.endswith("*"))
-        if not is_pointer or str(k) in known or parameter.name in known:
-            continue
-        kind = element_type(parameter.type) or np.dtype(np.float32)
-        count = size // kind.itemsize
-        if kind.kind == "f":
-            values = np.random.default_rng(k).random(count).astype(kind)
-        else:
-            with np.errstate(over="ignore"):
-                values = np.arange(count).astype(kind)
-        buffers[str(k)] = values
-        if launch.parameters is not None:
-            pointer = launch.parameters[parameter.offset : parameter.offset + parameter.size]
-            address = int.from_bytes(pointer, "little")
-            if address and not any(start <= address < start + len(data) for start, data in memory.items()):
-                memory[address] = values.tobytes()
-    by_bytes = launch.parameters is not None
-    return replace(launch, memory=memory) if by_bytes else replace(launch, buffers=buffers)
-
-
-def _with_numbers(program: Program, launch: Launch) -> tuple[Program, Launch]:
-    """The program with random constant memory where the host fills it, the launch with made-up floats."""
-    values = dict(launch.arguments)
-    for k, parameter in enumerate(program.parameters or () if launch.parameters is None else ()):
-        if parameter.type in ("float", "double") and not {str(k), parameter.name} & values.keys():
-            values[str(k)] = _MADE_UP_FLOAT
-    constants = {bank: bytearray(data) for bank, data in program.constants.items()}
-    for bank, unset in program.unset.items():
-        for start, count in unset if bank in constants else ():
-            floats = np.random.default_rng(start).random(-(-count // 4), np.float32)
-            constants[bank][start : start + count] = floats.tobytes()[:count]
-    filled = {bank: bytes(data) for bank, data in constants.items()}
-    return replace(program, constants=filled, unset={}), replace(launch, arguments=values)
-
-
-def _race_on_gpu(before: Version, after: Version, driver: Driver) -> Race:
-    """Times and outputs of both versions on the GPU, each at its launch, with the arguments of the first.
-
-    Raises:
-        ProblemFileError: an argument is not known.
-        MachineError: a launch fails.
-    """
-    program = before.program
-    given = arguments(program, _with_buffers(program, before.evaluation.launch, _GPU_BUFFER_BYTES))
-    if given.missing:
-        raise ProblemFileError("--arg", f"a launch on a GPU needs parameter {given.missing[0]}")
-    kernels = []
-    for version in (before, after):
-        launch = version.evaluation.launch
-        (image,) = [listed.image for listed in version.listed if listed.name == program.name]
-        shape = launch.grid, launch.block, launch.shared_bytes
-        kernels.append(Kernel(image, program.name, *shape, given.content, given.buffers))
-    return driver.race(*kernels)
 
 
 # Arrays ---------------------------------------------------------------------------------------------
@@ -399,7 +238,7 @@ class _ArrayFix(NamedTuple):
         stays = FixedArray(array.name, None, "", array.size, array.size)
         used = next((u for u in used_arrays(now.evaluation) if u.array.start == array.start), None)
         reason = moved_by_itself(now.evaluation, used) if used is not None else None
-        reason = reason or _not_known(now, array)
+        reason = reason or not_known(now, array)
         if reason is not None:
             return replace(stays, reason=reason), now
         best: tuple[Plan, Version] | None = None
@@ -512,7 +351,7 @@ class _ArrayFix(NamedTuple):
         yield from self._differences(now, version, plan)
         yield from self._objections_of_others(plan, version)
         if request.driver is not None:
-            version.race = race = _race_on_gpu(now, version, request.driver)
+            version.race = race = race_on_gpu(now, version, request.driver)
             if race.differing:
                 yield f"on the GPU, {race.differing:,} bytes are others"
             if race.ratio > _MOST_TIME:
@@ -523,12 +362,12 @@ class _ArrayFix(NamedTuple):
         if (why := version.too_many_blocks) is not None:
             yield why
         arrays = self._moved_arrays(arrays_of(now.evaluation), arrays_of(version.evaluation), plan)
-        for block in _blocks(now, version):
-            which = "" if block == _FIRST else f" in block {','.join(map(str, block))}"
+        for block in blocks_of(now, version):
+            which = "" if block == FIRST else f" in block {','.join(map(str, block))}"
             reached = partial(now.footprint, block), partial(version.footprint, block)
             if (name := first_astray(*reached, arrays)) is not None:
                 yield f"threads reach other bytes of {name}{which}"
-            different_bytes, _ = _output_difference(now, version, block)
+            different_bytes, _ = output_difference(now, version, block)
             if different_bytes:
                 yield f"the block writes other bytes to global memory{which}"
 
@@ -571,7 +410,7 @@ class _ArrayFix(NamedTuple):
                 yield f"{other.title} would take more wavefronts"
             if other not in compared:
                 continue
-            unknown = _not_known(old, arrays_of(old.evaluation).get(self.key))
+            unknown = not_known(old, arrays_of(old.evaluation).get(self.key))
             if (reason := unknown or next(self._differences(old, new, plan), None)) is not None:
                 yield f"{other.title}, launched likewise: {reason}"
 
@@ -603,30 +442,6 @@ _ORDERS: Final[dict[Minimise, tuple[str, ...]]] = {
 def _template_types(kernel: Listed | Program) -> str:
     """The kernel's name and template arguments without the numbers among them."""
     return re.sub(r"(\(\w+\))?\b\d+\b", "", kernel.title).partition("(")[0]
-
-
-def _blocks(before: Version, after: Version) -> tuple[Block, ...]:
-    """The blocks that differ in either version."""
-    return tuple(dict.fromkeys((*before.evaluation.blocks, *after.evaluation.blocks)))
-
-
-def _not_known(version: Version, array: Array | None) -> str | None:
-    """Why it is not known what the threads of blocks that differ do to an array; None where it is."""
-    if array is None or version.too_many_blocks is not None:
-        return version.too_many_blocks
-    for block in version.evaluation.blocks:
-        evaluation = version.block(block).evaluation
-        if version.footprint(block, array) is None or evaluation.ended:
-            why = "; ".join(evaluation.doubts) or "too much is executed to be compared"
-            return f"not all that threads do to it is known: {why}"
-    return None
-
-
-def _output_difference(before: Version, after: Version, block: Block) -> tuple[int, int]:
-    """Bytes of global memory that a block leaves otherwise, and those of which that is not known."""
-    later = after.block(block).memory
-    counts = [memory.differs(later[base]) for base, memory in before.block(block).memory.items()]
-    return sum(different for different, _ in counts), sum(unknown for _, unknown in counts)
 
 
 def _diff(name: str, before: bytes, after: bytes) -> str:
