@@ -36,7 +36,7 @@ from layoutopt.study.comparison import difference
 from layoutopt.study.relaxations import Relaxations
 
 # For estimates and what is faster: the share of the time left after the search, and seconds of work at most.
-_SHARE, _MOST_EFFORT = 0.2, 0.04
+_SHARE, _MOST_EFFORT = 0.2, 0.06
 _WIDEST: Final = 16  # bytes of an access
 _NO_BLOCK_BYTES: Final = 1 << 30  # of shared memory: more than a block of any GPU has
 _PADS: Final = ("none", "order", "pad")
