@@ -23,13 +23,15 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 from tree_sitter import Node
 
-from layoutopt.kernels.read.source import File, Variable, enclosing, every
-from layoutopt.source.walk import MOST_DEPTH, Edit, Pointer, Walk, product_of, sum_of
+from layoutopt.kernels.read.source import File, Variable, enclosing, every, product_of, sum_of
+from layoutopt.source.bounds import Range, combined
+from layoutopt.source.walk import Edit, Pointer, Walk
 
 _CLOSED: Final = (
     *("call_expression", "subscript_expression", "parenthesized_expression", "field_expression"),
     "cast_expression",
 )
+_MOST_DEPTH: Final = 12  # of values that are looked up in one another
 _COMMENT: Final = re.compile(rb"[ \t]*(//[^\n]*[^\n\\]|/\*[^\n]*?\*/)[ \t]*(?=\r?\n)")
 
 
@@ -84,7 +86,7 @@ class Pitched(Walk):
     def subscript(self, file: File, node: Node, pointer: Pointer, index: Node) -> None:
         """`pointer[index]`: rows of a flat array are in the index; declared rows are longer already."""
         if pointer.extents_left == 1 and len(self.extents) <= 1:
-            self._lengthen_rows(file, index, pointer)
+            pointer = self._lengthened(file, index, pointer, "+")
         elif pointer.extents_left == 1 and not pointer.in_row:
             self.refuse(file, node, "the array is used as one line")
         if pointer.extents_left > 1:
@@ -104,24 +106,24 @@ class Pitched(Walk):
 
     def sum(self, file: File, node: Node, pointer: Pointer, sign: str, other: Node) -> None:
         """`pointer + other`: rows are in the offset."""
-        self._offset(file, node, pointer, other)
-        self.follow(file, node, replace(pointer, extents_left=1))
+        self.follow(file, node, self._offset(file, node, pointer, sign, other))
 
     def step(self, file: File, node: Node, pointer: Pointer) -> None:
         """`pointer += k`: rows are in k."""
         right = node.child_by_field_name("right")
         if right is None:
             self.refuse(file, node, "a pointer goes from element to element")
-        self._offset(file, node, pointer, right)
+        moved = self._offset(file, node, replace(pointer, columns=(0, 0)), "+", right)
+        if len(self.extents) <= 1 and moved.columns != (0, 0):
+            self.refuse(file, node, "a pointer goes along a row")
 
-    def _offset(self, file: File, node: Node, pointer: Pointer, other: Node) -> None:
-        """Lengthen the rows in `other`, which `node` adds to a pointer to elements."""
+    def _offset(self, file: File, node: Node, pointer: Pointer, sign: str, other: Node) -> Pointer:
+        """Lengthen the rows in `other`, which `node` adds to a pointer, or takes from it; the new pointer."""
         if pointer.extents_left > 1:
-            return
+            return pointer
         if len(self.extents) > 1 and not pointer.in_row:
             self.refuse(file, node, "the array is used as one line")
-        if len(self.extents) <= 1:
-            self._lengthen_rows(file, other, pointer)
+        return self._lengthened(file, other, pointer, sign) if len(self.extents) <= 1 else pointer
 
     def address(self, file: File, node: Node, pointer: Pointer) -> None:
         """Pointers point to where elements lie now: no edit."""
@@ -145,7 +147,7 @@ class Pitched(Walk):
     def passed(self, file: File, node: Node, pointer: Pointer, function: Node, parameter: Variable) -> None:
         """Followed in the function; where that changes, all that calls it must pass this array there."""
         edits = len(self.edits)
-        if self.is_new(parameter, file, node):
+        if self.is_new(parameter, file, node, pointer):
             self.kept(file, node, replace(pointer, terms=()), parameter, first=True)
         for other, argument in self.source.passed(parameter) if len(self.edits) > edits else ():
             names = [self.source.meant(other, n) for n in every(argument) if n.type == "identifier"]
@@ -174,23 +176,36 @@ class Pitched(Walk):
 
     # Indices --------------------------------------------------------------------------------------
 
-    def _lengthen_rows(self, file: File, index: Node, pointer: Pointer, depth: int = 0) -> bool:
-        """Make the rows of an index longer; whether it has any.
+    def _lengthened(self, file: File, index: Node, pointer: Pointer, sign: str) -> Pointer:
+        """The pointer moved by an index, whose rows become longer; it stays within its row."""
+        _, columns = self._lengthen_rows(file, index, pointer)
+        moved = self._moved_by(pointer, sign, columns)
+        self._check_column(file, index, moved, self.move.row)
+        return moved
 
-        What is no multiple of a row must stay below one: whether it does must not depend on arguments of the
-        kernel or on data, so that what is seen in one launch holds in all with such blocks.
+    def _lengthen_rows(
+        self, file: File, index: Node, pointer: Pointer, depth: int = 0
+    ) -> tuple[bool, Range | None]:
+        """Make the rows of an index longer: whether it has any, and the bounds of the rest.
+
+        The rest must stay below one row whatever the arguments of the kernel and data are, so that what is
+        seen in one launch holds in all with such blocks.
         """
         ratio = self.ratio(file, index, pointer)
         width, extra = self.move.row // self.element // ratio, self.move.extra // self.element // ratio
         if width * ratio * self.element != self.move.row or extra * ratio * self.element != self.move.extra:
             self.refuse(file, index, "a row is no multiple of what is accessed")
         has_rows = False
-        for _, term in sum_of(index, file):
-            has_rows |= self._lengthen_term(file, term, pointer, Pitch(width, extra), depth)
-        return has_rows
+        whole: Range | None = (0, 0)
+        for sign, term in sum_of(index, file):
+            rows, columns = self._lengthen_term(file, term, pointer, Pitch(width, extra), depth)
+            has_rows, whole = has_rows | rows, combined(sign, whole, columns)
+        return has_rows, whole
 
-    def _lengthen_term(self, file: File, term: Node, pointer: Pointer, pitch: "Pitch", depth: int) -> bool:
-        """Make the rows of one term of an index longer; whether it has any.
+    def _lengthen_term(
+        self, file: File, term: Node, pointer: Pointer, pitch: "Pitch", depth: int
+    ) -> tuple[bool, Range | None]:
+        """Make the rows of one term of an index longer; as `_lengthen_rows`.
 
         A term has rows where a factor is a multiple of the pitch, or where it is a macro's parameter or a
         variable whose value has rows: `r * W`, `r << 5`, `row` with `int row = r * W`.
@@ -203,29 +218,31 @@ class Pitched(Walk):
                 continue
             self._note_pitch(file, factor, value == width)
             self.row(file, term, factor, value // width, pitch)
-            return True
+            return True, (0, 0)
         if term.type == "binary_expression" and file.text(term.children[1]) == "<<":
             left, right = term.child_by_field_name("left"), term.child_by_field_name("right")
             bits = self.values.integer(file, right)
             if left is not None and bits is not None and (1 << bits) % width == 0:
                 self.shifted(file, term, left, (1 << bits) // width, pitch)
-                return True
+                return True, (0, 0)
         edits = len(self.edits)  # those of a value without rows are taken back
         for where, argument in self.source.arguments(file, term):
-            if depth >= MOST_DEPTH or self._lengthen_rows(where, argument, pointer, depth + 1):
+            if depth >= _MOST_DEPTH or self._lengthen_rows(where, argument, pointer, depth + 1)[0]:
                 self.refuse(where, argument, "rows are in the argument of a macro")
             del self.edits[edits:]
         variable = self.source.meant(file, term) if term.type == "identifier" else None
-        if variable is not None and variable.value is not None and not self.changes(variable):
-            if depth < MOST_DEPTH and self._lengthen_rows(variable.file, variable.value, pointer, depth + 1):
+        if (
+            variable is not None and variable.value is not None
+            and not variable.is_parameter and not self.changes(variable) and depth < _MOST_DEPTH
+        ):  # fmt: skip
+            has_rows, columns = self._lengthen_rows(variable.file, variable.value, pointer, depth + 1)
+            if has_rows:
                 if not self._only_indexes(variable):
                     self.refuse(file, term, f"{variable.name} holds rows, and is used elsewhere")
-                return True
+                return True, columns
             del self.edits[edits:]
-        if not self.is_fixed(file, term, 0):
-            self.refuse(file, term, "whether it stays within a row depends on arguments or data")
         self.column(file, term)
-        return False
+        return False, self.bounds.of(file, term)
 
     def row(self, file: File, term: Node, factor: Node, rows: int, pitch: "Pitch") -> None:
         """Write a term of an index, of which a factor is that many rows."""
@@ -378,6 +395,9 @@ class Moved(Walk):
             self.edit(file, pointer.only_index, f"{self._function}(", pointer.only_index, ")")
             return
         rows = [part for _, part in pointer.terms]
+        for row in rows if self.move.terms else ():
+            if isinstance(row, Node) and not self.is_pure(file, row):
+                self.refuse(file, row, "it may have an effect, and would stand twice")
         parts: list[str | Node] = [rows[-1]]
         if len(rows) > 1 and self.extents[-2] % self.move.period_rows:
             # The XOR does not begin anew with each plane: it needs the number of the row among all rows.
@@ -404,8 +424,14 @@ class Moved(Walk):
         if not pointer.terms:
             self.edit(file, index, f"{self._function}(", *self._offset(whole), f"){divided}")
             return
-        base = f"reinterpret_cast<{pointer.type}*>({self.array.name})" if ratio > 1 else self.array.name
-        self.edit(file, node, f"{base}[{self._function}(", *self._offset(whole), f"){divided}]")
+        self.edit(
+            file, node, f"{self._base(pointer)}[{self._function}(", *self._offset(whole), f"){divided}]"
+        )
+
+    def _base(self, pointer: Pointer) -> str:
+        """The array as a pointer of this type, as C."""
+        own = pointer.type in ("", self.array.type)
+        return self.array.name if own else f"reinterpret_cast<{pointer.type}*>({self.array.name})"
 
     def _offset(self, pointer: Pointer) -> list[str | Node]:
         """The offset of a pointer as C, in text and nodes: its terms with their signs; 0 without any."""
@@ -456,13 +482,13 @@ class Moved(Walk):
         """The variable keeps the old place; its uses are followed with its distance from the array."""
         if len(self.extents) > 1:
             self.refuse(file, node, "a pointer into the array is kept")
+        if "volatile" in variable.file.text(variable.node).split("=")[0].split():
+            name = (pointer.type or self.array.type).removeprefix("volatile ")
+            pointer = replace(pointer, type=f"volatile {name}")
         ratio = self.ratio(file, node, pointer)
         terms: tuple[tuple[str, str | Node], ...] = ()
         if not first or pointer.terms:
-            base = (
-                f"reinterpret_cast<{pointer.type}*>({self.array.name})" if pointer.type else self.array.name
-            )
-            offset = f"int({variable.name} - {base})"
+            offset = f"int({variable.name} - {self._base(pointer)})"
             terms = (("+", offset if ratio == 1 else f"{ratio} * {offset}"),)
         for where, use in self.source.uses(variable):
             self.follow(where, use, replace(pointer, terms=terms, only_index=None, extents_left=1))

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 from tree_sitter import Node
 
-from layoutopt.kernels.read.source import File, Variable
+from layoutopt.kernels.read.source import File, Variable, product_of
 from layoutopt.source.rewrite import Pitch, Pitched, bracketed, plus
-from layoutopt.source.walk import Edit, Pointer, Walk, product_of
+from layoutopt.source.walk import Edit, Pointer, Walk
 
 
 @dataclass
@@ -60,6 +60,8 @@ class Transposed(Pitched):
             base = row.child_by_field_name("argument") if row is not None else None
             if base is None or pointer.type or len(pointer.terms) != len(self.extents) - 1:
                 self.refuse(file, node, "the array is used as one line")
+            if not self.is_pure(file, node):
+                self.refuse(file, node, "an index may have an effect, and they change places")
             self.edit(file, node, base, "[", index, "][", pointer.terms[-1][1], "]")
             self.element_at(file, node, pointer)
 
@@ -82,9 +84,9 @@ class Transposed(Pitched):
         """As any other array."""
         Walk.matrix(self, file, node, pointer, call)
 
-    def _offset(self, file: File, node: Node, pointer: Pointer, other: Node) -> None:
+    def _offset(self, file: File, node: Node, pointer: Pointer, sign: str, other: Node) -> Pointer:
         self._one_line(file, node)
-        super()._offset(file, node, pointer, other)
+        return super()._offset(file, node, pointer, sign, other)
 
     def _one_line(self, file: File, node: Node) -> None:
         if len(self.extents) > 1:

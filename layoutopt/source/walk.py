@@ -1,7 +1,8 @@
 """Where pointers into an array go in a source: every use of the array, or a refusal that names the line."""
 
+import math
+import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, NoReturn
 
@@ -11,13 +12,15 @@ from tree_sitter import Node
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import checkpoint
+from layoutopt.ground.escape import shown
 from layoutopt.kernels.read.source import File, Source, Variable, enclosing, every, named
 from layoutopt.kernels.read.values import Values
+from layoutopt.source.bounds import Bounds, Range
 from layoutopt.source.moves import Move
 
 # Functions that reach as many bytes as their pointer's element has, at its address.
 SINGLE_ACCESS: Final = re.compile(
-    r"atomic\w+|__cvta_generic_to_shared|__ld\w+|__st\w+|__pipeline_memcpy_async|__builtin_assume_aligned"
+    r"atomic\w+|__cvta_generic_to_shared|__ld\w+|__st\w+|__pipeline_memcpy_async"
 )
 CASTS: Final = ("reinterpret_cast", "static_cast", "const_cast")
 # Host functions that take a kernel and its bytes of dynamic memory, as these arguments.
@@ -38,9 +41,19 @@ _STATEMENT_LIKE: Final = (
     "function_definition",
 )
 _COMPARISONS: Final = ("<", ">", "<=", ">=", "==", "!=")
-_BUILT_IN: Final = ("threadIdx", "blockDim", "warpSize")
+# Functions without an effect, which may stand twice.
+_PURE: Final = re.compile(
+    r"int|unsigned|uint|size_t|min|max|abs|__u?mul(24|hi)|__(popc|clz|ffs|brev)(ll)?|__ldg|__shfl\w*"
+)
+_EFFECTS: Final = (
+    *("update_expression", "assignment_expression", "lambda_expression", "gnu_asm_expression"),
+    *("new_expression", "delete_expression", "throw_statement", "ERROR"),
+)
+# In PTX, how many values of how many bits an instruction reaches.
+_ACCESSED: Final = re.compile(r"(?:\.v([248]))?\.[bfsu](8|16|32|64|128)\b")
+_WIDEST: Final = 16  # bytes of a vector
 _MOST_POINTERS: Final = 64
-MOST_DEPTH: Final = 12  # of values that are looked up in one another
+_MOST_DEPTH: Final = 4  # of functions and references that a pointer goes through
 
 
 class Edit(NamedTuple):
@@ -62,7 +75,12 @@ class Pointer(Struct, frozen=True):
     terms: tuple[tuple[str, str | Node], ...] = ()
     # The node that is all of the offset, if one is: it may be replaced where it stands
     only_index: Node | None = None
+    is_first: bool = True  # no row but the first was chosen: the array may be meant as one line
     in_row: bool = False  # it came out of a subscript of an array of several extents: it stays within a row
+    columns: Range | None = (
+        0,
+        0,
+    )  # bytes that it may lie from the start of a row; None where that is not known
 
 
 @dataclass
@@ -83,8 +101,11 @@ class Walk:
     remark: str = ""  # what is left to do by hand
     # The first place where arguments or data may decide a column of declared rows
     open_column: str | None = None
-    _seen: set[tuple[str, int]] = field(default_factory=set)
-    _fixed: dict[tuple[str, int], bool] = field(default_factory=dict)  # of variables, by declaration
+    # Variables that point into it, by declaration, and the columns that they were followed with
+    _seen: dict[tuple[str, int], set[Range | None]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.bounds = Bounds(self.source, self.values)
 
     def run(self) -> list[Edit]:
         """The edits.
@@ -240,9 +261,12 @@ class Walk:
             indices = brackets.named_children if brackets is not None else []
             if len(indices) != 1:
                 self.refuse(file, parent, "an index of several parts")
-            self._note_column(file, pointer, indices[0])
-            self.subscript(file, parent, pointer, indices[0])
+            if pointer.extents_left > 1:
+                pointer = replace(pointer, is_first=pointer.is_first and file.text(indices[0]) == "0")
+            self.subscript(file, parent, self._along_row(file, pointer, "+", indices[0]), indices[0])
         elif kind == "pointer_expression" and file.text(parent.children[0]) == "*":
+            if pointer.extents_left > 1:
+                self.refuse(file, parent, "the array is used as one line")
             self.element_at(file, parent, pointer)
         elif kind == "cast_expression" and role == "value":
             self._cast(file, parent, parent.child_by_field_name("type"), pointer)
@@ -250,7 +274,7 @@ class Walk:
             self._binary(file, parent, node, pointer)
         elif kind == "argument_list":
             self._argument(file, parent, node, pointer)
-        elif kind == "gnu_asm_input_operand":
+        elif kind == "gnu_asm_input_operand" and self._reached_once(file, node, 0):
             self.address(file, node, pointer)
         elif (kind == "init_declarator" and role == "value") or (
             kind == "assignment_expression" and role == "right"
@@ -262,7 +286,7 @@ class Walk:
             pass  # the variable takes another value, which is followed where it comes from
         elif kind == "update_expression" and parent.parent is not None and parent.parent.type in _STATEMENTS:
             self.step(file, parent, pointer)
-        elif kind == "sizeof_expression" and self.move.size(1 << 12) == 1 << 12:
+        elif kind == "sizeof_expression" and self.move.size(1 << 12) == 1 << 12 and not self.move.rows:
             pass
         else:
             self.refuse(file, parent, f"it is used in a {kind.replace('_', ' ')}")
@@ -270,38 +294,145 @@ class Walk:
     def step(self, file: File, node: Node, pointer: Pointer) -> None:
         """`node` is `pointer += k`, or `++pointer`, as a statement."""
 
-    def _note_column(self, file: File, pointer: Pointer, column: Node) -> None:
-        """Remember the place of a column that may lie beyond its row in other launches, undefined in C++."""
-        in_rows = len(self.extents) > 1 and pointer.extents_left == 1 and self.open_column is None
-        if in_rows and not self.is_fixed(file, column):
-            self.open_column = file.place(column)
+    def _along_row(self, file: File, pointer: Pointer, sign: str, column: Node) -> Pointer:
+        """A pointer in declared rows, moved by a column; any other pointer as it is.
+
+        Columns lie within their row, as C++ leaves others undefined. The first place is remembered where
+        arguments or data decide one.
+        """
+        if len(self.extents) <= 1 or pointer.extents_left > 1:
+            return pointer
+        found = self._moved_by(pointer, sign, self.bounds.of(file, column))
+        width = self.extents[-1] * self.element
+        if found.columns is not None and pointer.is_first:
+            self._check_column(file, column, found, width)
+        elif found.columns is None or found.columns[0] < 0 or found.columns[1] >= width:
+            self.open_column = self.open_column or file.place(column)
+        return found
+
+    def _moved_by(self, pointer: Pointer, sign: str, count: Range | None) -> Pointer:
+        """A pointer some of its elements further along a row."""
+        if count is None or pointer.columns is None or not pointer.element:
+            return replace(pointer, columns=None)
+        (low, high), (least, most) = pointer.columns, count if sign == "+" else (-count[1], -count[0])
+        return replace(pointer, columns=(low + least * pointer.element, high + most * pointer.element))
+
+    def _check_column(self, file: File, node: Node, pointer: Pointer, width: int) -> None:
+        """Refuse a pointer that may lie outside of a row of so many bytes."""
+        if pointer.columns is None:
+            self.refuse(file, node, "whether it stays within a row depends on arguments or data")
+        low, high = pointer.columns
+        if low < 0 or high >= width:
+            self.refuse(file, node, "it may lie beyond its row")
+
+    def check_whole(self, file: File, node: Node, size: int) -> None:
+        """Refuse vectors of so many bytes that the layout would tear or misalign."""
+        move = self.move
+        unit = move.unit if move.terms or move.rows else math.gcd(move.row, move.extra)
+        if size > self.element and unit % size:
+            self.refuse(file, node, f"vectors of {size} bytes would not stay whole")
+
+    def is_pure(self, file: File, node: Node, depth: int = 0) -> bool:
+        """Whether nothing in an expression has an effect: it may stand twice, or in another order."""
+        if depth > _MOST_DEPTH:
+            return False
+        for one in every(node):
+            name = one.child_by_field_name("function") if one.type == "call_expression" else one
+            if one.type in _EFFECTS or name is None:
+                return False
+            if one.type not in ("call_expression", "identifier"):
+                continue
+            word = _name_of(file, name)
+            macros = [macro for other in self.source.files for macro in other.macros if macro.name == word]
+            parts = [(macro.file, macro.body) for macro in macros]
+            if one.type == "identifier":
+                parts += self.source.arguments(file, one)
+                meant = self.source.meant(file, one)
+                if meant is not None and "volatile" in meant.file.text(meant.node).split("=")[0].split():
+                    return False
+            elif not macros and not _PURE.fullmatch(word) and word not in CASTS:
+                found = self.source.function(word)
+                body = found[1].child_by_field_name("body") if found is not None else None
+                if found is None or body is None:
+                    return False
+                parts = [(found[0], body)]
+            if not all(self.is_pure(where, part, depth + 1) for where, part in parts):
+                return False
+        return True
 
     def is_address(self, file: File, node: Node) -> Node | None:
-        """The `&` before an element; None where there is none."""
+        """The `&` before an element; None where there is none.
+
+        Raises:
+            ProblemFileError: a reference to it may be taken for a pointer to more than the element.
+        """
         above = node.parent
         while above is not None and above.type == "parenthesized_expression":
             above = above.parent
-        taken = above is not None and above.type == "pointer_expression"
-        return above if taken and above is not None and file.text(above.children[0]) == "&" else None
+        if above is not None and above.type == "pointer_expression" and file.text(above.children[0]) == "&":
+            return above
+        self._check_reference(file, node, 0)
+        return None
+
+    def _check_reference(self, file: File, node: Node, depth: int) -> None:
+        """Refuse an element of which the address is taken by another name, for more than that element."""
+        above = node.parent
+        assert above is not None
+        role, function = _role(above, node), enclosing(node, "function_definition", "lambda_expression")
+        is_element = above.type in ("parenthesized_expression", "comma_expression", "field_expression")
+        is_element |= (above.type, role) == (
+            "assignment_expression",
+            "left",
+        ) or above.type == "update_expression"
+        is_element |= above.type == "conditional_expression" and role != "condition"
+        if above.type == "pointer_expression" and file.text(above.children[0]) == "&":
+            if not self._reached_once(file, above, 0):
+                self.refuse(file, above, "the address of an element is taken by another name")
+        elif above.type == "return_statement" and function is not None:
+            declared = function.child_by_field_name("declarator")
+            if declared is not None and declared.type == "reference_declarator":
+                self.refuse(file, above, "a reference to an element is returned")
+        elif (type_ := self._reference_cast(above)) is not None:
+            size = self.values.size(file, file.text(type_).replace("&", ""))
+            if size is None:
+                self.refuse(file, above, "the size of what it is cast to is not known")
+            self.check_whole(file, above, size)
+            self._check_reference(
+                file, above if above.type == "cast_expression" else above.parent or above, depth
+            )
+        elif is_element:
+            self._check_reference(file, above, depth)
+        for where, use in self.bounds.aliases(file, node) if depth <= _MOST_DEPTH else ():
+            self._check_reference(where, use, depth + 1)
+
+    def _reference_cast(self, node: Node) -> Node | None:
+        """The type of a cast to a reference; `node` is the cast, or the arguments of one."""
+        within = node.parent if node.type == "argument_list" else node
+        if within is None or within.type not in ("cast_expression", "call_expression"):
+            return None
+        part = within.child_by_field_name("function" if within.type == "call_expression" else "type")
+        types = (n for n in every(part) if n.type == "type_descriptor") if part is not None else iter(())
+        found = next(types, None)
+        return found if found is not None and found.text is not None and found.text.endswith(b"&") else None
 
     def ratio(self, file: File, node: Node, pointer: Pointer) -> int:
         """Elements of the array in what the pointer points to."""
         if pointer.element == 0 or pointer.element % self.element:
             self.refuse(file, node, "a pointer to parts of its elements is followed")
-        if self.move.unit % pointer.element:
-            self.refuse(file, node, f"vectors of {pointer.element} bytes would not stay whole")
+        self.check_whole(file, node, pointer.element)
         return pointer.element // self.element
 
     def _cast(self, file: File, node: Node, type_: Node | None, pointer: Pointer) -> None:
         """`node` is the pointer cast to `type_`."""
         text = file.text(type_).strip() if type_ is not None else ""
-        name = re.sub(r"\b(const|volatile|__restrict__)\b", "", text).strip()
+        name = re.sub(r"\b(const|__restrict__)\b", "", text).strip()
         if not name.endswith("*") or name.endswith("**"):
             self.refuse(file, node, f"it is cast to {text or 'another type'}")
         name = name.removesuffix("*").strip()
         size = 0 if name == "void" else self.values.size(file, name)
         if size is None:
             self.refuse(file, node, f"the size of {name} is not known")
+        self.check_whole(file, node, size)
         self.follow(file, node, replace(pointer, element=size, type=name, extents_left=1))
 
     def _binary(self, file: File, parent: Node, node: Node, pointer: Pointer) -> None:
@@ -309,15 +440,16 @@ class Walk:
         symbol = file.text(parent.children[1])
         first = parent.child_by_field_name("left") == node
         other = parent.child_by_field_name("right" if first else "left")
-        if symbol in _COMPARISONS:
+        if symbol in _COMPARISONS and not (self.move.rows and symbol in _COMPARISONS[:4]):
             return
         if other is None or symbol not in ("+", "-") or (symbol == "-" and not first):
             self.refuse(file, parent, "arithmetic with a pointer into the array")
         meant = self.source.meant(file, other) if other.type == "identifier" else None
         if meant is not None and (meant.pointer or meant.extents):
             self.refuse(file, parent, "the distance of two pointers")
-        self._note_column(file, pointer, other)
-        self.sum(file, parent, pointer, symbol, other)
+        if pointer.extents_left > 1:
+            pointer = replace(pointer, is_first=False)
+        self.sum(file, parent, self._along_row(file, pointer, symbol, other), symbol, other)
 
     def _argument(self, file: File, arguments: Node, node: Node, pointer: Pointer) -> None:
         """`node`, the pointer, is one of the arguments of a call or cast."""
@@ -331,7 +463,11 @@ class Walk:
             self._cast(file, call, type_, pointer)
         elif name in _MATRICES:
             self.matrix(file, node, pointer, call)
+        elif name == "__builtin_assume_aligned":
+            self.follow(file, call, pointer)
         elif SINGLE_ACCESS.fullmatch(name):
+            if not self._reached_once(file, node, 0):
+                self.refuse(file, call.parent or call, "what is reached from its address is not known")
             self.address(file, node, pointer)
         else:
             taken = self._parameter(name, arguments, node)
@@ -340,7 +476,11 @@ class Walk:
                 return
             if taken is None:
                 self.refuse(file, arguments, f"it is passed to {name}, which is not defined here once")
+            if taken[1].is_reference and (pointer.extents_left == 1 or self._is_deduced(taken[1])):
+                self.refuse(file, arguments, f"{name} takes it by reference")
             if pointer.extents_left == 1 and self._only_reached(taken[1], 0):
+                if not self._reached_once(file, node, 0):
+                    self.refuse(file, call.parent or call, "what is reached from its address is not known")
                 self.address(file, node, pointer)
             else:
                 self.passed(file, node, pointer, *taken)
@@ -369,28 +509,53 @@ class Walk:
 
     def _only_reached(self, variable: Variable, depth: int) -> bool:
         """Whether a function reaches one element at a pointer, itself or by an instruction."""
-        if depth > 4:
+        if depth > _MOST_DEPTH:
             return False
         return all(self._reached_once(file, use, depth) for file, use in self.source.uses(variable))
+
+    def _is_deduced(self, variable: Variable) -> bool:
+        """Whether a template deduces the type of a parameter, or its extents, from what is passed."""
+        return any(
+            self.source.is_of_template(variable.file, one)
+            for one in every(variable.node)
+            if one.type in ("identifier", "type_identifier") and one != variable.identifier
+        )
 
     def _reached_once(self, file: File, node: Node, depth: int) -> bool:
         """Whether the expression around a pointer reaches one element at it, and nothing else.
 
         `depth` counts the functions and variables that the pointer has gone through.
+
+        Raises:
+            ProblemFileError: it reaches a vector that would not stay whole.
         """
         above = node.parent
         if above is None:
             return False
-        if above.type in ("parenthesized_expression", "cast_expression"):
+        if above.type == "parenthesized_expression":
             return self._reached_once(file, above, depth)
+        if above.type == "cast_expression":
+            return self._is_whole_cast(file, above) and self._reached_once(file, above, depth)
         if above.type == "argument_list" and above.parent is not None:
-            called = above.parent.child_by_field_name("function")
+            call = above.parent
+            called = call.child_by_field_name("function")
             name = _name_of(file, called) if called is not None else ""
             if name in CASTS or name == "__cvta_generic_to_shared":
-                return self._reached_once(file, above.parent, depth)
+                return self._is_whole_cast(file, call) and self._reached_once(file, call, depth)
+            if name == "__pipeline_memcpy_async":
+                size = self.values.integer(file, (*_without_comments(above), None, None, None)[2])
+                self.check_whole(file, call, size or _WIDEST)
+            if SINGLE_ACCESS.fullmatch(name):
+                return True
             taken = self._parameter(name, above, node)
-            in_function = taken is not None and self._only_reached(taken[1], depth + 1)
-            return bool(SINGLE_ACCESS.fullmatch(name)) or in_function
+            if taken is None or not self._only_reached(taken[1], depth + 1):
+                return False
+            gives = any(
+                "__cvta_generic_to_shared" in taken[1].file.text(n)
+                for n in every(taken[0])
+                if n.type == "return_statement"
+            )
+            return not gives or self._reached_once(file, call, depth)
         if above.type == "subscript_expression" and _role(above, node) == "argument":
             indices = above.child_by_field_name("indices")
             return indices is not None and file.text(indices) == "[0]"
@@ -399,8 +564,37 @@ class Walk:
         if above.type == "init_declarator":
             kept = variable_of(file, node)
             return kept is not None and self._only_reached(kept, depth + 1)
-        reached = above.type == "pointer_expression" and file.text(above.children[0]) == "*"
-        return reached or above.type == "gnu_asm_input_operand"
+        if above.type == "assignment_expression" and _role(above, node) == "right":
+            left = above.child_by_field_name("left")
+            variable = self.source.meant(file, left) if left is not None else None
+            return variable is not None and self._only_reached(variable, depth + 1)
+        if above.type == "assignment_expression":
+            return file.text(above.children[1]) == "="  # the variable gets another value
+        if above.type == "gnu_asm_input_operand":
+            return self._is_whole_instruction(file, above)
+        return above.type == "pointer_expression" and file.text(above.children[0]) == "*"
+
+    def _is_whole_cast(self, file: File, cast: Node) -> bool:
+        """Whether what a cast points to is known, and stays whole; casts to integers say nothing of that."""
+        type_ = next((n for n in every(cast) if n.type == "type_descriptor"), None)
+        text = file.text(type_).strip() if type_ is not None else ""
+        if not text.endswith("*"):
+            return True
+        name = text.removesuffix("*").strip()
+        size = 0 if name.split()[-1] == "void" else self.values.size(file, name)
+        self.check_whole(file, cast, size or 0)
+        return size is not None
+
+    def _is_whole_instruction(self, file: File, operand: Node) -> bool:
+        """Whether an instruction in PTX reaches no further than it says, and that stays whole."""
+        instruction = enclosing(operand, "gnu_asm_expression")
+        text = file.text(instruction) if instruction is not None else ""
+        sizes = [int(count or 1) * int(bits) // 8 for count, bits in _ACCESSED.findall(text)]
+        copied = re.search(r"cp\.async\S*\s*\[[^]]*\]\s*,\s*\[[^]]*\]\s*,\s*(\d+)", text)
+        if re.search(r"ldmatrix|stmatrix|cp\.async", text):
+            sizes = [int(copied[1]) if copied is not None else _WIDEST]
+        self.check_whole(file, operand, max(sizes, default=self.element))
+        return re.search(r"\[%\w+\s*[+-]", text) is None
 
     def _kept(self, file: File, parent: Node, node: Node, pointer: Pointer) -> None:
         """`parent` gives `node`, the pointer, to a variable: as its first value, or by an assignment."""
@@ -413,81 +607,21 @@ class Walk:
             self.refuse(file, parent, "it is kept where it cannot be followed")
         if not variable.pointer and variable.type != "auto":
             self.refuse(file, parent, f"it is kept in {variable.name}, which is no pointer")
-        if self.is_new(variable, file, parent):
+        if self.is_new(variable, file, parent, pointer):
             self.kept(file, parent, pointer, variable, first and not self.changes(variable))
 
-    def is_new(self, variable: Variable, file: File, node: Node) -> bool:
-        """Whether a pointer is met for the first time."""
-        key = (variable.file.path, variable.identifier.start_byte)
-        if len(self._seen) >= _MOST_POINTERS:
+    def is_new(self, variable: Variable, file: File, node: Node, pointer: Pointer) -> bool:
+        """Whether a pointer is met for the first time, or with such columns."""
+        columns = self._seen.setdefault((variable.file.path, variable.identifier.start_byte), set())
+        if sum(map(len, self._seen.values())) >= _MOST_POINTERS:
             self.refuse(file, node, "too many pointers into it")
-        new = key not in self._seen
-        self._seen.add(key)
+        new = pointer.columns not in columns
+        columns.add(pointer.columns)
         return new
 
     def changes(self, variable: Variable) -> bool:
         """Whether a variable takes other values than its first."""
-        return any(True for _ in self.writes(variable))
-
-    def writes(self, variable: Variable) -> Iterator[Node]:
-        """The uses of a variable that change it, or take its address."""
-        for file, use in self.source.uses(variable):
-            parent = use.parent
-            if (
-                parent is None
-                or parent.type == "update_expression"
-                or (parent.type == "assignment_expression" and _role(parent, use) == "left")
-                or (parent.type == "pointer_expression" and file.text(parent.children[0]) == "&")
-            ):
-                yield use
-
-    def is_fixed(self, file: File, node: Node, depth: int = 0) -> bool:
-        """Whether an expression depends on nothing but the thread, the block's size and constants."""
-        if depth > MOST_DEPTH:
-            return False
-        if self.values.integer(file, node) is not None:
-            return True
-        for one in every(node):
-            if one.type in ("call_expression", "subscript_expression", "update_expression"):
-                return False
-            if one.type == "identifier" and not self._is_fixed_name(file, one, depth):
-                return False
-        return True
-
-    def _is_fixed_name(self, file: File, name: Node, depth: int) -> bool:
-        """Whether a name in an expression does: of a variable, if its value and all its changes do."""
-        if file.text(name) in _BUILT_IN or self.values.integer(file, name) is not None:
-            return True
-        arguments = list(self.source.arguments(file, name))  # of the macro whose parameter it is
-        variable = self.source.meant(file, name)
-        if not arguments and variable is None:
-            return self.source.is_of_template(file, name)
-        if not arguments and variable is not None and variable.is_parameter:
-            arguments = list(self.source.passed(variable))
-            if not arguments or variable.pointer or self.changes(variable):
-                return False
-        if arguments:
-            return all(self.is_fixed(where, value, depth + 1) for where, value in arguments)
-        if variable is None or variable.pointer or variable.value is None:
-            return False
-        key = (variable.file.path, variable.identifier.start_byte)
-        if key not in self._fixed:
-            self._fixed[key] = True  # a loop's variable may depend on itself
-            found = self.is_fixed(variable.file, variable.value, depth + 1)
-            self._fixed[key] = found and self._is_changed_by_fixed_loop(variable, depth)
-        return self._fixed[key]
-
-    def _is_changed_by_fixed_loop(self, variable: Variable, depth: int) -> bool:
-        """Whether a variable is never changed, or only by the loop that it belongs to, which is fixed."""
-        loop = variable.node.parent
-        if loop is None or loop.type != "for_statement":
-            return not self.changes(variable)
-        body = loop.child_by_field_name("body")
-        if body is not None and any(use.start_byte >= body.start_byte for use in self.writes(variable)):
-            return False
-        parts = [loop.child_by_field_name(part) for part in ("condition", "update")]
-        names = [n for part in parts if part is not None for n in every(part) if n.type == "identifier"]
-        return all(self._is_fixed_name(variable.file, one, depth + 1) for one in names)
+        return any(True for _ in self.bounds.writes(variable))
 
     def edit(self, file: File, node: Node, *parts: str | Node) -> None:
         """Replace a node."""
@@ -518,51 +652,48 @@ def variable_of(file: File, value: Node) -> Variable | None:
 
 
 def rendered(file: File, edits: list[Edit]) -> bytes:
-    """The file with its edits done, inner ones within outer ones."""
-    own = sorted((edit for edit in edits if edit.file is file), key=lambda edit: (edit.start, -edit.end))
+    """The file with its edits done, inner ones within outer ones.
+
+    Raises:
+        ProblemFileError: two edits cannot both be done.
+    """
+    own = sorted(
+        (edit for edit in edits if edit.file is file), key=lambda e: (e.start, -e.end, not _wraps(e))
+    )
+    for k, edit in enumerate(own):
+        for inner in own[k + 1 :]:
+            if inner.start >= edit.end:
+                break
+            kept = (n for n in edit.parts if not isinstance(n, str))
+            if not any(n.start_byte <= inner.start and inner.end <= n.end_byte for n in kept):
+                line = file.data.count(b"\n", 0, inner.start) + 1
+                place = f"{shown(os.path.basename(file.path))}:{line}"
+                raise ProblemFileError(place, "two changes of one expression cannot both be made")
     return _render(file.data, 0, len(file.data), own)
+
+
+def _wraps(edit: Edit) -> bool:
+    """Whether all that an edit replaces stays within what it writes."""
+    nodes = (part for part in edit.parts if not isinstance(part, str))
+    return any((node.start_byte, node.end_byte) == (edit.start, edit.end) for node in nodes)
 
 
 def _render(data: bytes, start: int, end: int, edits: list[Edit]) -> bytes:
     """Bytes `start` to `end` with the edits within them done; edits are sorted, outer ones first."""
     text, done = b"", start
-    inside = [edit for edit in edits if start <= edit.start and edit.end <= end]
-    for k, edit in enumerate(inside):
-        if edit.start < done:
-            continue  # an inner one, done with the outer one
+    for edit in edits:
+        if edit.start < done or edit.end > end:
+            continue  # an inner one, done with the outer one; or elsewhere
         text += data[done : edit.start]
+        others = [one for one in edits if one is not edit]
         for part in edit.parts:
-            if isinstance(part, str):
-                text += part.encode()
-            else:
-                text += _render(data, part.start_byte, part.end_byte, inside[k + 1 :])
+            text += (
+                part.encode()
+                if isinstance(part, str)
+                else _render(data, part.start_byte, part.end_byte, others)
+            )
         done = edit.end
     return text + data[done:end]
-
-
-def operands_of(
-    node: Node, file: File, symbols: tuple[str, ...], sign: str = "+"
-) -> Iterator[tuple[str, Node]]:
-    """What such operators join, each with its sign (`-` behind a minus); of any other expression, itself."""
-    while node.type == "parenthesized_expression" and len(node.named_children) == 1:
-        node = node.named_children[0]
-    symbol = file.text(node.children[1]) if node.type == "binary_expression" else ""
-    left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
-    if symbol not in symbols or left is None or right is None:
-        yield sign, node
-        return
-    yield from operands_of(left, file, symbols, sign)
-    yield from operands_of(right, file, symbols, sign if symbol != "-" else "-" if sign == "+" else "+")
-
-
-def sum_of(node: Node, file: File) -> Iterator[tuple[str, Node]]:
-    """The terms of a sum, with their signs; of any other expression, itself."""
-    return operands_of(node, file, ("+", "-"))
-
-
-def product_of(node: Node, file: File) -> Iterator[Node]:
-    """The factors of a product; of any other expression, itself."""
-    return (factor for _, factor in operands_of(node, file, ("*",)))
 
 
 def _without_comments(node: Node) -> list[Node]:

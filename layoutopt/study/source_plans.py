@@ -187,11 +187,13 @@ def _element_and_extents(
     return element, (rows, *inner)
 
 
-def _values(source: Source, variable: Variable, program: Program) -> Values:
+def _values(
+    source: Source, variable: Variable, program: Program, block: tuple[int, int, int] = (1024, 1024, 64)
+) -> Values:
     """Constants of the source where a variable is declared; in the kernel, its template arguments, too."""
     owner = variable.function
     own = owner is not None and variable.file.function_name(owner) == base_name(program.title)
-    return Values(source, program.title if own else "")
+    return Values(source, program.title if own else "", block)
 
 
 class Plan(NamedTuple):
@@ -268,7 +270,7 @@ class SourceCode(Struct, frozen=True):
         program = evaluation.program
         variable = declaration(source, array, program)
         element, extents = _element_and_extents(source, variable, array, program)
-        values = _values(source, variable, program)
+        values = _values(source, variable, program, evaluation.launch.block)
 
         def written(move: Move) -> Iterator[Plan | ProblemFileError]:
             for rank, form in enumerate(_FORMS):
@@ -277,12 +279,12 @@ class SourceCode(Struct, frozen=True):
                 try:
                     change = form(source, values, variable, element, extents, move)
                     edits = change.run()
+                    changed = {file.path: rendered(file, edits) for file in source.files}
                 except ProblemFileError as error:
                     yield error
                     continue
                 if form is Pitched and not extents and len(edits) < 2:
                     continue  # no index has rows of this length
-                changed = {file.path: rendered(file, edits) for file in source.files}
                 at_every_index = form is not Moved and not extents
                 rank = _XOR if move.terms else _TRANSPOSITION if move.rows else rank
                 # Its wavefronts are those that `Ranking` expects.

@@ -26,7 +26,7 @@ def rewritten(tmp_path, text, form=Pitched, move=PAD, extents=(), title="k(float
     path.write_text(text)
     source = Source(path)
     (array,) = [one for one in source.variables("s") if one.is_shared]
-    values = Values(source, title)
+    values = Values(source, title, (256, 1, 1))
     edits = form(source, values, array, values.size(array.file, array.type), extents, move).run()
     new = rendered(source.files[0], edits).decode()
     return [line[1:].strip() for line in difflib.ndiff(text.splitlines(), new.splitlines()) if line[0] == "+"]
@@ -62,10 +62,16 @@ BODIES = {
         "float* p = s; p[t] = 0;": "float* p = s; p[s_at(t)] = 0;",
         "atomicAdd(s + n, 1.f);": "atomicAdd(s + s_at(n), 1.f);",
         "s[(int)s[n]] = 0;": "s[s_at((int)s[s_at(n)])] = 0;",
+        "float* p = s + n; s[(int)p[t]] = 0;": "float* p = s + n; s[s_at((int)s[s_at(int(p - s) + t)])] = 0;",
+        "int* k = (int*)(s + n); k[t] = 1;":
+            "int* k = (int*)(s + n); reinterpret_cast<int*>(s)[s_at(int(k - reinterpret_cast<int*>(s)) + t)] = 1;",
+        "volatile float* v = s + n; v[t] = 1;":
+            "volatile float* v = s + n; reinterpret_cast<volatile float*>(s)"
+            "[s_at(int(v - reinterpret_cast<volatile float*>(s)) + t)] = 1;",
     }),
     Transposed: (COLUMNS, PITCHED, {
         "s[t % 8 * 32 + t / 8] = s[(t << 5) + 3];": "s[(t % 8) + (t / 8) * 36] = s[(t) + 3 * 36];",
-        "s[n * 64 + (t + 1)] = s[32 + t];": "s[n * 2 + (t * 36 + 1 * 36)] = s[1 + t * 36];",
+        "s[n * 64 + (t % 8 + 1)] = s[32 + 7];": "s[n * 2 + ((t % 8) * 36 + 1 * 36)] = s[1 + 7 * 36];",
         "float* p = s + t * 32; p += 32; p[3] = 0;": "float* p = s + t; p += 1; p[3 * 36] = 0;",
         "atomicAdd(&s[t * 32], 1.f);": "atomicAdd(&s[t], 1.f);",
         "s[(int)s[n * 32] * 32] = 0;": "s[(int)s[n]] = 0;",
@@ -87,6 +93,7 @@ BEFORE, ROWS = "s[t * 32] = 0;", "__shared__ float s[2][16][W];"
 POINTER = "#define W 32\n__device__ void f({}, int n) {{ p[n][1] = 0; }}"
 CALLED = "__device__ void f(float* p, int r) {{ p[r{}] = 0; p[3] = 1; }}"
 POINTED = "f(s[1], t); auto q = s[0]; q[n][t] = 0;"
+CALL = "template <int M> __device__ void f(float* p, int c, int r) {{ for (int i = c; i < 32; i += M) p[r * {} + i] = 0; }}"
 LOAD = "#define vload(v, p) v = *((float4*)({}));"
 # A source, what it becomes, and how: by a pad of 16 bytes if nothing else is said.
 SOURCES = {
@@ -145,6 +152,26 @@ SOURCES = {
         ["const auto s_at = [](int r, int c) { return ((c & -4) ^ (r & 7) * 4) + (c & 3); };",
          "s[n][s_at(n, t)] = 0; *(float4*)&s[n][s_at(n, 4 * t)] = {};"],
         {"form": Moved, "move": XOR, "extents": (32, 32)},
+    ),
+    "a copy of a row's number is written anew, too": (
+        kernel("s[(int)s[n][t]][t] = 0;", "", SQUARE),
+        ["const auto s_at = [](int r, int c) { return c ^ (r & 7); };",
+         "s[(int)s[n][s_at(n, t)]][s_at((int)s[n][s_at(n, t)], t)] = 0;"],
+        {"form": Moved, "move": Move(128, 0, ((0, 7),), 4), "extents": (32, 32)},
+    ),
+    **{
+        f"a column is bounded: {body}": (kernel(f"int u = t / 8;\n {body}", head), [PITCHED, body.replace("32 +", "36 +")], {})
+        for head, body in (
+            ("", "for (int i = t % 8; i + 8 <= 32; i += 8) s[t * 32 + i] = 0;"),
+            ("", "for (int i = 16; i > 0; i >>= 1) s[t * 32 + i] = 0;"),
+            ("", "int i; for (i = 0; i < 32; i++) s[t * 32 + i] = 0;"),
+            ("", "if (u < 31 && n) s[t * 32 + u + 1] = 0;"),
+            ("", "if (threadIdx.x < 32) s[n * 32 + t % 8 + min(n & 7, 23)] = n > 1 ? t : u;"),
+            ("", "int i; if (n) i = 1; else i = u; s[t * 32 + i] = 0;"),
+        )
+    },
+    "the arguments of calls and of their templates bound a column": (
+        kernel("f<16>(s, t % 16, t);", CALL.format(32)), [CALL.format(36).strip(), PITCHED], {},
     ),
     "rows moved by XOR are padded": (
         kernel("s[32 * n + t] = 0;", "#define N 1000", "__shared__ float s[N];"),
@@ -218,7 +245,49 @@ INTO = "a pointer into rows is used"
 AS_COLUMNS = {"form": Transposed, "move": COLUMNS}
 SQUARES = {**AS_COLUMNS, "extents": (32, 32)}
 # A body, or a source, of which a layout cannot be written in this way, and why.
+BEYOND, TAKEN = "it may lie beyond its row", "what is reached from its address is not known"
+ALIAS, TWICE = (
+    "the address of an element is taken by another name",
+    "it may have an effect, and would stand twice",
+)
+XORED = {"form": Moved, "move": Move(128, 0, ((0, 31),), 4)}
+ASM = 'asm volatile("ld.shared{}.f32 %0, [%1{}];" : "=f"(v) : "r"({}));'
+NEXT = "__device__ int next(int& i) { return i++; }\n#define NEXT(i) ((i)++)\n#define AT(r, c) s[r][c]"
+ROW = "template <int C> __device__ float f(const float (&p)[C]) { return p[C - 1]; }"
 REFUSED = [
+    # What a launch does not execute is held to the same rules.
+    *((body, {}, BEYOND) for body in (
+        "for (int i = t; i < 1024; i += 256) out[i] = s[i];", "out[t] = s[(t + 37) & 1023];",
+        "out[t] = s[t / 32 * 32 + t % 32 + 5];", "out[t] = s[t % 32 - 1];", "out[t] = *(float4*)&s[t * 4].x;",
+        "float* p = s + t; p[32] = 0;", "out[t] = s + t % 32 < &s[100];",
+    )),
+    ("float* p = s + t % 32; p += 31; *p = 0;", {}, "a pointer goes along a row"),
+    ("float* p = s; if (n) p = s + 16; p[t % 32] = 0;", {}, BEYOND),
+    (kernel("f(s, t);", CALLED.format("")), {}, BEYOND),
+    (kernel("int i = 0; next(i); s[t * 32 + i] = 0;", NEXT), {}, WITHIN),
+    ("if (t < 32) { int i = t; for (;;) { s[i] = 0; i++; } }", {}, WITHIN),
+    *((body, how, ALIAS) for how in ({}, XORED) for body in (
+        "float& r = s[t % 32]; float* p = &r; p[1] = 0;", "auto f = [](float& r) { return (&r)[1]; }; f(s[t % 32]);",
+        "float* p = &(n ? s[0] : s[1]); p[1] = 0;",
+    )),
+    ("unsigned a = (unsigned)__cvta_generic_to_shared(s); " + ASM.format("", "", "a + 4 * t"), XORED, TAKEN),
+    (ASM.format("", " + 4", "(unsigned)__cvta_generic_to_shared(s)"), XORED, TAKEN),
+    (ASM.format(".v4", "", "(unsigned)__cvta_generic_to_shared(&s[t])"), XORED, WHOLE),
+    ("out[t] = ((float4&)s[t]).x;", XORED, WHOLE),
+    *((kernel(body, head, SQUARE), {**how, "extents": (32, 32)}, why) for body, head, how, why in (
+        ("out[t] = ((float4*)&s[n][4 * t])->x;", "", {"move": PAD4}, WHOLE),
+        ("out[t] = (*(float4*)&s[n][4 * t]).x;", "", XORED, WHOLE),
+        ("const float* p = *s; out[t] = p[n];", "", {}, "the array is used as one line"),
+        ("const float* p = s[0]; out[t] = p[t];", "", {}, BEYOND),
+        ("out[t] = sizeof *s;", "", {}, "the array is used as one line"),
+        ("out[t] = sizeof(s[0]);", "", SQUARES, "it is used in a sizeof expression"),
+        ("out[t] = f(s[t]);", ROW, {}, "f takes it by reference"),
+        *((body, NEXT, XORED, TWICE) for body in (
+            "s[n++][t] = 0;", "s[next(n)][t] = 0;", "s[NEXT(n)][t] = 0;", "AT(n++, t) = 0;",
+            "s[atomicAdd((int*)out, 1)][t] = 0;",
+        )),
+        ("s[n][n++] = 0;", "", AS_COLUMNS, "an index may have an effect, and they change places"),
+    )),
     ("s[t * 32 + n] = 0;", AS_COLUMNS, WITHIN),
     ("*(float4*)&s[t * 32] = {};", AS_COLUMNS, WHOLE),
     *((kernel(body, "", SQUARE), SQUARES, why) for body, why in (

@@ -59,6 +59,12 @@ class Variable(Struct, frozen=True, eq=False):
         return "parameter" in self.node.type
 
     @property
+    def is_reference(self) -> bool:
+        """Whether it is another name of what it begins with."""
+        above = enclosing(self.identifier, "reference_declarator", self.node.type)
+        return above is not None and above.type == "reference_declarator"
+
+    @property
     def function(self) -> Node | None:
         """The function that it belongs to."""
         return enclosing(self.identifier, "function_definition")
@@ -273,7 +279,10 @@ class Source:
         function = parameter.function
         if function is None or parameter.file.is_kernel(function):
             return
-        place = parameter.file.parameters(function).index(parameter)
+        parameters = parameter.file.parameters(function)
+        if parameter not in parameters:  # it is one of a lambda
+            return
+        place = parameters.index(parameter)
         for file in self.files:
             for node in every(file.root):
                 called = node.child_by_field_name("function") if node.type == "call_expression" else None
@@ -290,6 +299,27 @@ class Source:
         head = enclosing(identifier, "template_declaration")
         listed = head.child_by_field_name("parameters") if head is not None else None
         return listed is not None and any(True for _ in named(file, listed, file.text(identifier)))
+
+    def instantiated(self, file: File, identifier: Node) -> Iterator[tuple[File, Node]]:
+        """What calls give a parameter of a function's template; nothing where one does not say it."""
+        head = enclosing(identifier, "template_declaration")
+        listed = head.child_by_field_name("parameters") if head is not None else None
+        function = next((n for n in head.children if n.type == "function_definition"), None) if head else None
+        told = [n for n in listed.named_children if n.type != "comment"] if listed is not None else []
+        places = [k for k, n in enumerate(told) if any(named(file, n, file.text(identifier)))]
+        if function is None or not places:
+            return
+        found = []
+        for other in self.files:
+            for node in named(other, other.root, file.function_name(function)):
+                given = node.parent.child_by_field_name("arguments") if node.parent is not None else None
+                if node.parent is None or node.parent.type == "function_declarator":
+                    continue
+                values = [n for n in given.named_children if n.type != "comment"] if given is not None else []
+                if given is None or given.type != "template_argument_list" or len(values) <= places[0]:
+                    return
+                found.append((other, values[places[0]]))
+        yield from found
 
     def _is_macro(self, node: Node, name: str) -> bool:
         """Whether a macro with parameters has the name, and is used there."""
@@ -353,6 +383,31 @@ def _below(node: Node) -> Iterator[Node]:
 def named(file: File, node: Node, name: str) -> Iterator[Node]:
     """The places below a node where a name stands."""
     return (one for one in every(node) if one.type == "identifier" and file.text(one) == name)
+
+
+def operands_of(
+    node: Node, file: File, symbols: tuple[str, ...], sign: str = "+"
+) -> Iterator[tuple[str, Node]]:
+    """What such operators join, each with its sign (`-` behind a minus); of any other expression, itself."""
+    while node.type == "parenthesized_expression" and len(node.named_children) == 1:
+        node = node.named_children[0]
+    symbol = file.text(node.children[1]) if node.type == "binary_expression" else ""
+    left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
+    if symbol not in symbols or left is None or right is None:
+        yield sign, node
+        return
+    yield from operands_of(left, file, symbols, sign)
+    yield from operands_of(right, file, symbols, sign if symbol != "-" else "-" if sign == "+" else "+")
+
+
+def sum_of(node: Node, file: File) -> Iterator[tuple[str, Node]]:
+    """The terms of a sum, with their signs; of any other expression, itself."""
+    return operands_of(node, file, ("+", "-"))
+
+
+def product_of(node: Node, file: File) -> Iterator[Node]:
+    """The factors of a product; of any other expression, itself."""
+    return (factor for _, factor in operands_of(node, file, ("*",)))
 
 
 def enclosing(node: Node, *types: str) -> Node | None:

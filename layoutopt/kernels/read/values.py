@@ -43,13 +43,16 @@ class Values:
     Args:
         source: the files.
         title: of the kernel as C++ has it, with the arguments of its template.
+        block: threads of a block, along x, y and z.
 
     Attributes:
-        templates: what these are, by the names of the parameters.
+        templates: what the arguments of the template are, by the names of the parameters.
     """
 
-    def __init__(self, source: Source, title: str = "") -> None:
-        self._source = source
+    def __init__(
+        self, source: Source, title: str = "", block: tuple[int, int, int] = (1024, 1024, 64)
+    ) -> None:
+        self._source, self.block = source, block
         self.templates = _template_arguments(source, title)
         self._left = 0
 
