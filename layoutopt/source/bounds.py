@@ -1,5 +1,6 @@
 """Bounds of the integers in a source, whatever arguments and data are, and what changes a variable."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
@@ -7,13 +8,33 @@ from typing import Final
 from tree_sitter import Node
 
 from layoutopt.errors import ProblemFileError
-from layoutopt.kernels.read.source import File, Source, Variable, enclosing, named, operands_of, sum_of
+from layoutopt.kernels.read.source import (
+    File,
+    Source,
+    Variable,
+    enclosing,
+    every,
+    name_of,
+    named,
+    operands_of,
+    sum_of,
+)
 from layoutopt.kernels.read.values import Values
 
 Range = tuple[int, int]  # the least and the greatest value
 
 _MOST_DEPTH: Final = 60  # of expressions in one another
 _MOST: Final = (1 << 31) - 1
+CASTS: Final = ("reinterpret_cast", "static_cast", "const_cast")
+# Functions without an effect, which may stand twice.
+_PURE: Final = re.compile(
+    r"int|unsigned|uint|size_t|min|max|abs|__u?mul(24|hi)|__(popc|clz|ffs|brev)(ll)?|__ldg|__shfl\w*"
+)
+_EFFECTS: Final = (
+    *("update_expression", "assignment_expression", "lambda_expression", "gnu_asm_expression"),
+    *("new_expression", "delete_expression", "throw_statement", "ERROR"),
+)
+_MOST_CALLS: Final = 4  # of functions and macros in one another
 _WORDS: Final = ("int", "unsigned", "unsigned int", "uint", "uint32_t", "int32_t", "size_t", "long", "auto")
 _TRUTHS: Final = ("<", ">", "<=", ">=", "==", "!=", "&&", "||")
 _FLIPPED: Final = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "==", "!=": "!="}
@@ -218,6 +239,34 @@ class Bounds:
         """The uses of a variable that change it, or take its address."""
         return (use for file, use in self.source.uses(variable) if self._is_written(file, use, 0))
 
+    def is_pure(self, file: File, node: Node, depth: int = 0) -> bool:
+        """Whether nothing in an expression has an effect: it may stand twice, or in another order."""
+        if depth > _MOST_CALLS:
+            return False
+        for one in every(node):
+            name = one.child_by_field_name("function") if one.type == "call_expression" else one
+            if one.type in _EFFECTS or name is None:
+                return False
+            if one.type not in ("call_expression", "identifier"):
+                continue
+            word = name_of(file, name)
+            macros = [macro for other in self.source.files for macro in other.macros if macro.name == word]
+            parts = [(macro.file, macro.body) for macro in macros]
+            if one.type == "identifier":
+                parts += self.source.arguments(file, one)
+                meant = self.source.meant(file, one)
+                if meant is not None and "volatile" in meant.file.text(meant.node).split("=")[0].split():
+                    return False
+            elif not macros and not _PURE.fullmatch(word) and word not in CASTS:
+                found = self.source.function(word)
+                body = found[1].child_by_field_name("body") if found is not None else None
+                if found is None or body is None:
+                    return False
+                parts = [(found[0], body)]
+            if not all(self.is_pure(where, part, depth + 1) for where, part in parts):
+                return False
+        return True
+
     def _is_written(self, file: File, node: Node, depth: int) -> bool:
         above = node.parent
         while above is not None and above.type == "parenthesized_expression":
@@ -253,7 +302,7 @@ class Bounds:
         given = [one for one in above.named_children if one.type != "comment"]
         if called is None or node not in given:
             return
-        name, place = file.text(called).split("<")[0].split("::")[-1].strip(), given.index(node)
+        name, place = name_of(file, called), given.index(node)
         for other in self.source.files:
             for macro in other.macros:
                 if macro.name == name and place < len(macro.parameters):
@@ -331,17 +380,11 @@ def _loop_around(name: Node, variable: Variable) -> Node | None:
     loop = enclosing(name, "for_statement")
     while loop is not None:
         body, update = (loop.child_by_field_name(part) for part in ("body", "update"))
-        words = (n.text.decode() for n in _words(update) if n.text) if update is not None else ()
+        words = (n.text.decode() for n in every(update) if n.text) if update is not None else ()
         if body is not None and _within(name, body) and variable.name in words:
             return loop
         loop = enclosing(loop, "for_statement")
     return None
-
-
-def _words(node: Node) -> Iterator[Node]:
-    yield node
-    for child in node.children:
-        yield from _words(child)
 
 
 def _step(file: File, step: Node, name: str) -> tuple[str, Node | None]:

@@ -25,7 +25,8 @@ from tree_sitter import Node
 
 from layoutopt.kernels.read.source import File, Variable, enclosing, every, product_of, sum_of
 from layoutopt.source.bounds import Range, combined
-from layoutopt.source.walk import Edit, Pointer, Walk
+from layoutopt.source.edits import Edit
+from layoutopt.source.walk import Pointer, Walk
 
 _CLOSED: Final = (
     *("call_expression", "subscript_expression", "parenthesized_expression", "field_expression"),
@@ -396,7 +397,7 @@ class Moved(Walk):
             return
         rows = [part for _, part in pointer.terms]
         for row in rows if self.move.terms else ():
-            if isinstance(row, Node) and not self.is_pure(file, row):
+            if isinstance(row, Node) and not self.bounds.is_pure(file, row):
                 self.refuse(file, row, "it may have an effect, and would stand twice")
         parts: list[str | Node] = [rows[-1]]
         if len(rows) > 1 and self.extents[-2] % self.move.period_rows:

@@ -10,8 +10,9 @@ from msgspec.structs import replace
 from tree_sitter import Node
 
 from layoutopt.kernels.read.source import File, Variable, product_of
+from layoutopt.source.edits import Edit
 from layoutopt.source.rewrite import Pitch, Pitched, bracketed, plus
-from layoutopt.source.walk import Edit, Pointer, Walk
+from layoutopt.source.walk import Pointer, Walk
 
 
 @dataclass
@@ -60,7 +61,7 @@ class Transposed(Pitched):
             base = row.child_by_field_name("argument") if row is not None else None
             if base is None or pointer.type or len(pointer.terms) != len(self.extents) - 1:
                 self.refuse(file, node, "the array is used as one line")
-            if not self.is_pure(file, node):
+            if not self.bounds.is_pure(file, node):
                 self.refuse(file, node, "an index may have an effect, and they change places")
             self.edit(file, node, base, "[", index, "][", pointer.terms[-1][1], "]")
             self.element_at(file, node, pointer)

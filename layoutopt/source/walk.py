@@ -1,10 +1,10 @@
 """Where pointers into an array go in a source: every use of the array, or a refusal that names the line."""
 
 import math
-import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NoReturn
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -12,17 +12,16 @@ from tree_sitter import Node
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import checkpoint
-from layoutopt.ground.escape import shown
-from layoutopt.kernels.read.source import File, Source, Variable, enclosing, every, named
+from layoutopt.kernels.read.source import File, Source, Variable, enclosing, every, name_of, named
 from layoutopt.kernels.read.values import Values
-from layoutopt.source.bounds import Bounds, Range
+from layoutopt.source.bounds import CASTS, Bounds, Range
+from layoutopt.source.edits import Edit
 from layoutopt.source.moves import Move
 
 # Functions that reach as many bytes as their pointer's element has, at its address.
 SINGLE_ACCESS: Final = re.compile(
     r"atomic\w+|__cvta_generic_to_shared|__ld\w+|__st\w+|__pipeline_memcpy_async"
 )
-CASTS: Final = ("reinterpret_cast", "static_cast", "const_cast")
 # Host functions that take a kernel and its bytes of dynamic memory, as these arguments.
 _TAKES_BYTES: Final = {
     "cudaFuncSetAttribute": (0, 2),
@@ -41,28 +40,11 @@ _STATEMENT_LIKE: Final = (
     "function_definition",
 )
 _COMPARISONS: Final = ("<", ">", "<=", ">=", "==", "!=")
-# Functions without an effect, which may stand twice.
-_PURE: Final = re.compile(
-    r"int|unsigned|uint|size_t|min|max|abs|__u?mul(24|hi)|__(popc|clz|ffs|brev)(ll)?|__ldg|__shfl\w*"
-)
-_EFFECTS: Final = (
-    *("update_expression", "assignment_expression", "lambda_expression", "gnu_asm_expression"),
-    *("new_expression", "delete_expression", "throw_statement", "ERROR"),
-)
 # In PTX, how many values of how many bits an instruction reaches.
 _ACCESSED: Final = re.compile(r"(?:\.v([248]))?\.[bfsu](8|16|32|64|128)\b")
 _WIDEST: Final = 16  # bytes of a vector
 _MOST_POINTERS: Final = 64
 _MOST_DEPTH: Final = 4  # of functions and references that a pointer goes through
-
-
-class Edit(NamedTuple):
-    """Bytes `start` to `end` of a file, replaced by text and by nodes of it, with the edits in these."""
-
-    file: File
-    start: int
-    end: int
-    parts: tuple[str | Node, ...]
 
 
 class Pointer(Struct, frozen=True):
@@ -152,7 +134,7 @@ class Walk:
     def _with_callers(self, names: set[str]) -> set[str]:
         """Functions, and all that call one of them other than by a launch."""
         calls = [
-            (_name_of(file, called), file.function_name(caller))
+            (name_of(file, called), file.function_name(caller))
             for file in self.source.files
             for node in every(file.root)
             if node.type == "call_expression" and not _is_launch(node)
@@ -178,7 +160,7 @@ class Walk:
                         continue
                     around = enclosing(node, "call_expression", "function_declarator")
                     called = around.child_by_field_name("function") if around is not None else None
-                    name = _name_of(file, called) if called is not None else ""
+                    name = name_of(file, called) if called is not None else ""
                     written = name in _TAKES_BYTES or name.startswith("cudaFunc")
                     written |= around is not None and (called is None or called.end_byte >= node.end_byte)
                     if (root is not file.root or not written) and self.source.meant(file, node) is None:
@@ -195,7 +177,7 @@ class Walk:
         called = call.child_by_field_name("function") if call is not None else None
         if called is None or node.type not in ("kernel_call_syntax", "argument_list"):
             return None
-        name, arguments = _name_of(file, called), _without_comments(node)
+        name, arguments = name_of(file, called), _without_comments(node)
         if node.type == "kernel_call_syntax":
             return arguments[2] if len(arguments) > 2 and name in names else None
         kernel, size = _TAKES_BYTES.get(name, (0, len(arguments)))
@@ -332,34 +314,6 @@ class Walk:
         if size > self.element and unit % size:
             self.refuse(file, node, f"vectors of {size} bytes would not stay whole")
 
-    def is_pure(self, file: File, node: Node, depth: int = 0) -> bool:
-        """Whether nothing in an expression has an effect: it may stand twice, or in another order."""
-        if depth > _MOST_DEPTH:
-            return False
-        for one in every(node):
-            name = one.child_by_field_name("function") if one.type == "call_expression" else one
-            if one.type in _EFFECTS or name is None:
-                return False
-            if one.type not in ("call_expression", "identifier"):
-                continue
-            word = _name_of(file, name)
-            macros = [macro for other in self.source.files for macro in other.macros if macro.name == word]
-            parts = [(macro.file, macro.body) for macro in macros]
-            if one.type == "identifier":
-                parts += self.source.arguments(file, one)
-                meant = self.source.meant(file, one)
-                if meant is not None and "volatile" in meant.file.text(meant.node).split("=")[0].split():
-                    return False
-            elif not macros and not _PURE.fullmatch(word) and word not in CASTS:
-                found = self.source.function(word)
-                body = found[1].child_by_field_name("body") if found is not None else None
-                if found is None or body is None:
-                    return False
-                parts = [(found[0], body)]
-            if not all(self.is_pure(where, part, depth + 1) for where, part in parts):
-                return False
-        return True
-
     def is_address(self, file: File, node: Node) -> Node | None:
         """The `&` before an element; None where there is none.
 
@@ -457,7 +411,7 @@ class Walk:
         called = call.child_by_field_name("function") if call is not None else None
         if call is None or called is None:
             self.refuse(file, arguments, "it is passed on")
-        name = _name_of(file, called)
+        name = name_of(file, called)
         if name in CASTS:
             type_ = next((n for n in every(called) if n.type == "type_descriptor"), None)
             self._cast(file, call, type_, pointer)
@@ -539,7 +493,7 @@ class Walk:
         if above.type == "argument_list" and above.parent is not None:
             call = above.parent
             called = call.child_by_field_name("function")
-            name = _name_of(file, called) if called is not None else ""
+            name = name_of(file, called) if called is not None else ""
             if name in CASTS or name == "__cvta_generic_to_shared":
                 return self._is_whole_cast(file, call) and self._reached_once(file, call, depth)
             if name == "__pipeline_memcpy_async":
@@ -651,51 +605,6 @@ def variable_of(file: File, value: Node) -> Variable | None:
     return next((v for some in file.variables.values() for v in some if v.value == value), None)
 
 
-def rendered(file: File, edits: list[Edit]) -> bytes:
-    """The file with its edits done, inner ones within outer ones.
-
-    Raises:
-        ProblemFileError: two edits cannot both be done.
-    """
-    own = sorted(
-        (edit for edit in edits if edit.file is file), key=lambda e: (e.start, -e.end, not _wraps(e))
-    )
-    for k, edit in enumerate(own):
-        for inner in own[k + 1 :]:
-            if inner.start >= edit.end:
-                break
-            kept = (n for n in edit.parts if not isinstance(n, str))
-            if not any(n.start_byte <= inner.start and inner.end <= n.end_byte for n in kept):
-                line = file.data.count(b"\n", 0, inner.start) + 1
-                place = f"{shown(os.path.basename(file.path))}:{line}"
-                raise ProblemFileError(place, "two changes of one expression cannot both be made")
-    return _render(file.data, 0, len(file.data), own)
-
-
-def _wraps(edit: Edit) -> bool:
-    """Whether all that an edit replaces stays within what it writes."""
-    nodes = (part for part in edit.parts if not isinstance(part, str))
-    return any((node.start_byte, node.end_byte) == (edit.start, edit.end) for node in nodes)
-
-
-def _render(data: bytes, start: int, end: int, edits: list[Edit]) -> bytes:
-    """Bytes `start` to `end` with the edits within them done; edits are sorted, outer ones first."""
-    text, done = b"", start
-    for edit in edits:
-        if edit.start < done or edit.end > end:
-            continue  # an inner one, done with the outer one; or elsewhere
-        text += data[done : edit.start]
-        others = [one for one in edits if one is not edit]
-        for part in edit.parts:
-            text += (
-                part.encode()
-                if isinstance(part, str)
-                else _render(data, part.start_byte, part.end_byte, others)
-            )
-        done = edit.end
-    return text + data[done:end]
-
-
 def _without_comments(node: Node) -> list[Node]:
     return [child for child in node.named_children if child.type != "comment"]
 
@@ -710,7 +619,3 @@ def _role(parent: Node, node: Node) -> str | None:
 
 def _is_launch(call: Node) -> bool:
     return any(child.type == "kernel_call_syntax" for child in call.children)
-
-
-def _name_of(file: File, called: Node) -> str:
-    return file.text(called).split("<")[0].split("::")[-1].strip()

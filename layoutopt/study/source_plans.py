@@ -33,11 +33,12 @@ from layoutopt.kernels.read.source import Source, Variable, enclosing
 from layoutopt.kernels.read.values import Values
 from layoutopt.problems.types import constrained
 from layoutopt.search.block import solve
+from layoutopt.source.edits import rendered
 from layoutopt.source.moves import Move, flips, move_of, pads, transpositions
 from layoutopt.source.ptx_edit import WIDEST, Region
 from layoutopt.source.rewrite import Moved, Pitched
 from layoutopt.source.transposed import Transposed
-from layoutopt.source.walk import Walk, rendered
+from layoutopt.source.walk import Walk
 from layoutopt.study.moved import touching
 
 # The symbol of dynamic memory, which is one array.

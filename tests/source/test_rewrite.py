@@ -10,10 +10,10 @@ from written import refused_with
 from layoutopt.errors import ProblemFileError
 from layoutopt.kernels.read.source import File, Source, every
 from layoutopt.kernels.read.values import Values
+from layoutopt.source.edits import rendered
 from layoutopt.source.moves import Move, flips, pads, transpositions
 from layoutopt.source.rewrite import Moved, Pitched
 from layoutopt.source.transposed import Transposed
-from layoutopt.source.walk import rendered
 
 COLUMNS = Move(128, 16, unit=4, rows=32)
 SQUARE = "__shared__ float s[32][32];"

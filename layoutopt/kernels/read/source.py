@@ -289,7 +289,7 @@ class Source:
                 listed = node.child_by_field_name("arguments") if called is not None else None
                 if called is None or listed is None:
                     continue
-                name = file.text(called).split("<")[0].split("::")[-1].strip()
+                name = name_of(file, called)
                 given = [one for one in listed.named_children if one.type != "comment"]
                 if name == parameter.file.function_name(function) and place < len(given):
                     yield file, given[place]
@@ -383,6 +383,11 @@ def _below(node: Node) -> Iterator[Node]:
 def named(file: File, node: Node, name: str) -> Iterator[Node]:
     """The places below a node where a name stands."""
     return (one for one in every(node) if one.type == "identifier" and file.text(one) == name)
+
+
+def name_of(file: File, called: Node) -> str:
+    """The name of a function that is called, without scopes and arguments of a template."""
+    return file.text(called).split("<")[0].split("::")[-1].strip()
 
 
 def operands_of(
