@@ -314,7 +314,7 @@ class Walk:
         if size > self.element and unit % size:
             self.refuse(file, node, f"vectors of {size} bytes would not stay whole")
 
-    def is_address(self, file: File, node: Node) -> Node | None:
+    def is_address(self, file: File, node: Node, depth: int = 0) -> Node | None:
         """The `&` before an element; None where there is none.
 
         Raises:
@@ -325,7 +325,7 @@ class Walk:
             above = above.parent
         if above is not None and above.type == "pointer_expression" and file.text(above.children[0]) == "&":
             return above
-        self._check_reference(file, node, 0)
+        self._check_reference(file, node, depth)
         return None
 
     def _check_reference(self, file: File, node: Node, depth: int) -> None:
@@ -340,7 +340,7 @@ class Walk:
         ) or above.type == "update_expression"
         is_element |= above.type == "conditional_expression" and role != "condition"
         if above.type == "pointer_expression" and file.text(above.children[0]) == "&":
-            if not self._reached_once(file, above, 0):
+            if not self._reached_once(file, above, depth):
                 self.refuse(file, above, "the address of an element is taken by another name")
         elif above.type == "return_statement" and function is not None:
             declared = function.child_by_field_name("declarator")
@@ -512,7 +512,9 @@ class Walk:
             return not gives or self._reached_once(file, call, depth)
         if above.type == "subscript_expression" and _role(above, node) == "argument":
             indices = above.child_by_field_name("indices")
-            return indices is not None and file.text(indices) == "[0]"
+            return (
+                indices is not None and file.text(indices) == "[0]" and self._only_element(file, above, depth)
+            )
         if above.type == "return_statement":  # an address for an instruction of the caller
             return "__cvta_generic_to_shared" in file.text(node)
         if above.type == "init_declarator":
@@ -526,7 +528,13 @@ class Walk:
             return file.text(above.children[1]) == "="  # the variable gets another value
         if above.type == "gnu_asm_input_operand":
             return self._is_whole_instruction(file, above)
-        return above.type == "pointer_expression" and file.text(above.children[0]) == "*"
+        reached = above.type == "pointer_expression" and file.text(above.children[0]) == "*"
+        return reached and self._only_element(file, above, depth)
+
+    def _only_element(self, file: File, node: Node, depth: int) -> bool:
+        """Whether of an element that is reached no more than that is, where its address is taken."""
+        address = self.is_address(file, node, depth)
+        return address is None or self._reached_once(file, address, depth)
 
     def _is_whole_cast(self, file: File, cast: Node) -> bool:
         """Whether what a cast points to is known, and stays whole; casts to integers say nothing of that."""
