@@ -36,6 +36,11 @@ _EFFECTS: Final = (
 )
 _MOST_CALLS: Final = 4  # of functions and macros in one another
 _WORDS: Final = ("int", "unsigned", "unsigned int", "uint", "uint32_t", "int32_t", "size_t", "long", "auto")
+_SIGNED: Final = ("int", "int32_t", "long")
+_NARROW: Final = (
+    *("char", "unsigned char", "uchar", "int8_t", "uint8_t", "bool"),
+    *("short", "unsigned short", "ushort", "int16_t", "uint16_t"),
+)
 _TRUTHS: Final = ("<", ">", "<=", ">=", "==", "!=", "&&", "||")
 _FLIPPED: Final = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "==", "!=": "!="}
 # The part that is reached only where the condition holds.
@@ -111,6 +116,8 @@ class Bounds:
     def _named(self, file: File, name: Node, depth: int) -> Range | None:
         """The bounds of a name: of a parameter of a macro, template or function, or of a variable."""
         arguments = list(self.source.arguments(file, name)) or list(self.source.instantiated(file, name))
+        if not all(stands_alone(name, argument) for _, argument in arguments):
+            return None
         if arguments:
             return _joined(self.of(where, value, depth) for where, value in arguments)
         variable = self.source.meant(file, name)
@@ -127,14 +134,17 @@ class Bounds:
                 found = self._in_loop(file, name, variable, loop, writes, depth)
             else:
                 found = self._assigned(variable, writes, depth)
+            word = variable.type.split("::")[-1]
+            if found is not None and found[0] < 0 and word not in _SIGNED:
+                found = None  # it may be huge
             if not writes or loop is not None:
                 found = self._guarded(file, name, found, loop, depth)
         except ProblemFileError:
             return None  # a macro means it and another variable
         finally:
             self._open.discard(key)
-        is_narrow = found is not None and variable.type.split("::")[-1] not in _WORDS
-        return None if is_narrow and found is not None and not 0 <= found[0] <= found[1] < 128 else found
+        is_held = word in _NARROW and found is not None and 0 <= found[0] <= found[1] < 128
+        return found if is_held or word in _WORDS else None
 
     def _assigned(self, variable: Variable, writes: list[Node], depth: int) -> Range | None:
         """The bounds of all values that a variable is given; None where one is not known."""
@@ -314,6 +324,20 @@ class Bounds:
                 one = parameters[place] if place < len(parameters) else None
                 if one is not None and one.is_reference:
                     yield from self.source.uses(one)
+
+
+def stands_alone(name: Node, argument: Node) -> bool:
+    """Whether an argument of a macro means the same in its body, where its parameter may have no brackets."""
+    above = name.parent
+    if above is None or argument.type not in ("binary_expression", "conditional_expression"):
+        return True
+    if above.type not in ("binary_expression", "unary_expression", "cast_expression"):
+        return above.type != "conditional_expression"
+    is_right = above.child_by_field_name("right") == name
+    symbols = "+" if is_right else "+-"
+    return (
+        bool(_symbol(above)) and _symbol(above) in symbols and _symbol(argument) in ("+", "-", "*", "/", "%")
+    )
 
 
 def _joined(ranges: Iterator[Range | None]) -> Range | None:

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from tree_sitter import Node
 
 from layoutopt.kernels.read.source import File, Variable, enclosing, every, product_of, sum_of
-from layoutopt.source.bounds import Range, combined
+from layoutopt.source.bounds import Range, combined, stands_alone
 from layoutopt.source.edits import Edit
 from layoutopt.source.walk import Pointer, Walk
 
@@ -115,7 +115,10 @@ class Pitched(Walk):
         if right is None:
             self.refuse(file, node, "a pointer goes from element to element")
         moved = self._offset(file, node, replace(pointer, columns=(0, 0)), "+", right)
-        if len(self.extents) <= 1 and moved.columns != (0, 0):
+        if len(self.extents) > 1:  # by less than a row
+            self._along_row(file, replace(pointer, columns=(0, 0), is_first=False), "+", right)
+            self.open_column = self.open_column or file.place(node)
+        elif moved.columns != (0, 0):
             self.refuse(file, node, "a pointer goes along a row")
 
     def _offset(self, file: File, node: Node, pointer: Pointer, sign: str, other: Node) -> Pointer:
@@ -217,6 +220,10 @@ class Pitched(Walk):
             value = self.values.integer(file, factor)
             if value is None or value == 0 or value % width:
                 continue
+            for other in factors:
+                given = self.source.arguments(file, other)
+                if other != factor and not all(stands_alone(other, argument) for _, argument in given):
+                    self.refuse(file, term, "the macro has no brackets around a parameter")
             self._note_pitch(file, factor, value == width)
             self.row(file, term, factor, value // width, pitch)
             return True, (0, 0)

@@ -286,7 +286,8 @@ class Walk:
             return pointer
         found = self._moved_by(pointer, sign, self.bounds.of(file, column))
         width = self.extents[-1] * self.element
-        if found.columns is not None and pointer.is_first:
+        is_beyond = found.columns is not None and (found.columns[0] >= width or found.columns[1] < 0)
+        if found.columns is not None and (pointer.is_first or is_beyond):
             self._check_column(file, column, found, width)
         elif found.columns is None or found.columns[0] < 0 or found.columns[1] >= width:
             self.open_column = self.open_column or file.place(column)
