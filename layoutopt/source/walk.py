@@ -345,7 +345,9 @@ class Walk:
                 self.refuse(file, above, "the address of an element is taken by another name")
         elif above.type == "return_statement" and function is not None:
             declared = function.child_by_field_name("declarator")
-            if declared is not None and declared.type == "reference_declarator":
+            said = [n for n in every(declared) if n.type == "trailing_return_type"] if declared else []
+            is_reference = declared is not None and declared.type == "reference_declarator"
+            if is_reference or any("&" in file.text(n) for n in said):
                 self.refuse(file, above, "a reference to an element is returned")
         elif (type_ := self._reference_cast(above)) is not None:
             size = self.values.size(file, file.text(type_).replace("&", ""))

@@ -281,6 +281,8 @@ REFUSED = [
     (kernel("f(&s[t % 32]);", "__device__ void f(float* p) { (&p[0])[1] = 0; }"), XORED, "it is passed to f"),
     (kernel("f(&s[t % 32]);", "__device__ void g(float& r) { f(&r); }\n__device__ void f(float* p) { g(*p); }"),
      XORED, "by another name"),
+    ("auto f = [&](int i) -> float& { return s[i]; }; (&f(0))[1] = 0;", XORED, "a reference to an element is returned"),
+    (kernel("f(s)[1] = 0;", "__device__ float& f(float* p) { return *p; }"), XORED, "a reference to an element is returned"),
     ("unsigned a = (unsigned)__cvta_generic_to_shared(s); " + ASM.format("", "", "a + 4 * t"), XORED, TAKEN),
     (ASM.format("", " + 4", "(unsigned)__cvta_generic_to_shared(s)"), XORED, TAKEN),
     (ASM.format(".v4", "", "(unsigned)__cvta_generic_to_shared(&s[t])"), XORED, WHOLE),
