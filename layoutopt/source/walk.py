@@ -2,7 +2,6 @@
 
 import math
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
@@ -16,20 +15,13 @@ from layoutopt.kernels.read.source import File, Source, Variable, enclosing, eve
 from layoutopt.kernels.read.values import Values
 from layoutopt.source.bounds import CASTS, Bounds, Range
 from layoutopt.source.edits import Edit
+from layoutopt.source.host_launches import arguments_in, asked_bytes, other_uses, with_callers
 from layoutopt.source.moves import Move
 
 # Functions that reach as many bytes as their pointer's element has, at its address.
 SINGLE_ACCESS: Final = re.compile(
     r"atomic\w+|__cvta_generic_to_shared|__ld\w+|__st\w+|__pipeline_memcpy_async"
 )
-# Host functions that take a kernel and its bytes of dynamic memory, as these arguments.
-_TAKES_BYTES: Final = {
-    "cudaFuncSetAttribute": (0, 2),
-    "cudaLaunchKernel": (0, 4),
-    "cudaLaunchCooperativeKernel": (0, 4),
-    "cudaOccupancyMaxActiveBlocksPerMultiprocessor": (1, 3),
-    "cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags": (1, 3),
-}
 _MATRICES: Final = ("load_matrix_sync", "store_matrix_sync")
 _STATEMENTS: Final = ("expression_statement", "comma_expression", "for_statement")
 _STATEMENT_LIKE: Final = (
@@ -110,7 +102,7 @@ class Walk:
         """Ask for more bytes of dynamic memory, in the launches of the source, else in a comment."""
         users = {enclosing(node, "function_definition") for _, node in self.source.uses(self.array)}
         functions = (function for function in (*users, self.array.function) if function is not None)
-        names = self._with_callers({self.array.file.function_name(function) for function in functions})
+        names = with_callers(self.source, {self.array.file.function_name(function) for function in functions})
         launched = False
         for file in self.source.files:
             for node in every(file.root):
@@ -123,7 +115,7 @@ class Walk:
                     bare = not argument.named_children
                     self.edit(file, argument, self.move.count(file.text(argument), 1, bare))
         count_text, end = self.move.count("B", 1, True), self.array.node.end_byte
-        others = ", ".join(dict.fromkeys(self._other_uses(names)))
+        others = ", ".join(dict.fromkeys(other_uses(self.source, names)))
         if not launched:
             text = f"  /* launch with {count_text} bytes, where it was B bytes */"
             self.edits.append(Edit(self.array.file, end, end, (text,)))
@@ -131,64 +123,14 @@ class Walk:
             who = "the launch" if not others else f"what launches it at {others}"
             self.remark = f"{who} must ask for {count_text} bytes where it asked for B bytes"
 
-    def _with_callers(self, names: set[str]) -> set[str]:
-        """Functions, and all that call one of them other than by a launch."""
-        calls = [
-            (name_of(file, called), file.function_name(caller))
-            for file in self.source.files
-            for node in every(file.root)
-            if node.type == "call_expression" and not _is_launch(node)
-            if (called := node.child_by_field_name("function")) is not None
-            if (caller := enclosing(node, "function_definition")) is not None
-        ]
-        while more := {caller for called, caller in calls if called in names} - names:
-            names = names | more
-        return names
-
-    def _other_uses(self, names: set[str]) -> Iterator[str]:
-        """Places where a kernel among these functions is used, but not in a launch that can be written."""
-        kernels = {
-            name
-            for file in self.source.files
-            for name in names
-            if any(file.is_kernel(function) for function in file.functions.get(name, ()))
-        }
-        for file in self.source.files:
-            for root in (file.root, *(macro.body for macro in file.macros)):
-                for node in every(root):
-                    if node.type != "identifier" or file.text(node) not in kernels:
-                        continue
-                    around = enclosing(node, "call_expression", "function_declarator")
-                    called = around.child_by_field_name("function") if around is not None else None
-                    name = name_of(file, called) if called is not None else ""
-                    written = name in _TAKES_BYTES or name.startswith("cudaFunc")
-                    written |= around is not None and (called is None or called.end_byte >= node.end_byte)
-                    if (root is not file.root or not written) and self.source.meant(file, node) is None:
-                        yield file.place(node)
-
     def _asked_bytes(self, file: File, node: Node, names: set[str]) -> Node | None:
-        """The argument that says how many bytes of dynamic memory a launch has, or may have.
-
-        It is the third of `kernel<<<grid, block, bytes>>>` of a kernel in `names`, or one of a call in
-        `_TAKES_BYTES`, such as `cudaFuncSetAttribute(kernel, ...MaxDynamicSharedMemorySize, bytes)`; None of
-        any other node.
-        """
-        call = node.parent
-        called = call.child_by_field_name("function") if call is not None else None
-        if called is None or node.type not in ("kernel_call_syntax", "argument_list"):
-            return None
-        name, arguments = name_of(file, called), _without_comments(node)
-        if node.type == "kernel_call_syntax":
-            return arguments[2] if len(arguments) > 2 and name in names else None
-        kernel, size = _TAKES_BYTES.get(name, (0, len(arguments)))
-        if size >= len(arguments):
-            return None
-        if kernel == 0 and size == 2 and not file.text(arguments[1]).endswith("MaxDynamicSharedMemorySize"):
-            return None
-        words = set(re.findall(r"\w+", file.text(arguments[kernel])))
-        if not words.intersection(names.union(*(other.functions for other in self.source.files))):
+        """The argument that says how many bytes of dynamic memory a launch has; None of any other node."""
+        asked = asked_bytes(file, node, names)
+        if asked is None or asked.of & names:
+            return asked.argument if asked is not None else None
+        if not asked.of.intersection(names.union(*(other.functions for other in self.source.files))):
             self.refuse(file, node, "these bytes may be the kernel's")
-        return arguments[size] if words & names else None
+        return None
 
     # What a subclass does with each use -----------------------------------------------------------
 
@@ -458,7 +400,7 @@ class Walk:
         if found is None:
             return None
         file, function = found
-        parameters, values = file.parameters(function), _without_comments(arguments)
+        parameters, values = file.parameters(function), arguments_in(arguments)
         if node not in values or len(values) > len(parameters):
             return None
         parameter = parameters[values.index(node)]
@@ -500,7 +442,7 @@ class Walk:
             if name in CASTS or name == "__cvta_generic_to_shared":
                 return self._is_whole_cast(file, call) and self._reached_once(file, call, depth)
             if name == "__pipeline_memcpy_async":
-                size = self.values.integer(file, (*_without_comments(above), None, None, None)[2])
+                size = self.values.integer(file, (*arguments_in(above), None, None, None)[2])
                 self.check_whole(file, call, size or _WIDEST)
             if SINGLE_ACCESS.fullmatch(name):
                 return True
@@ -616,17 +558,9 @@ def variable_of(file: File, value: Node) -> Variable | None:
     return next((v for some in file.variables.values() for v in some if v.value == value), None)
 
 
-def _without_comments(node: Node) -> list[Node]:
-    return [child for child in node.named_children if child.type != "comment"]
-
-
 def _role(parent: Node, node: Node) -> str | None:
     """The field of `parent` that holds `node`, such as `left`."""
     for k, child in enumerate(parent.children):
         if child == node:
             return parent.field_name_for_child(k)
     return None
-
-
-def _is_launch(call: Node) -> bool:
-    return any(child.type == "kernel_call_syntax" for child in call.children)
