@@ -418,7 +418,7 @@ _FLAT = "float* p = s[0]; p[64 * y + 2 * x] = in[x]; __syncthreads(); out[x] = s
     ("parameter", "body", "told"),
     [
         ("n", "s[y][x] = in[x]; __syncthreads(); out[x] = s[7 - y][x];", ""),
-        ("n", _FLAT, r"other, launched likewise: threads reach other bytes of s"),
+        ("n", _FLAT, "it may lie beyond its row"),
         ("m", "s[y][x] = in[x]; __syncthreads(); out[x] = s[y][m];", r"other cannot be checked with this"),
     ],
 )
