@@ -366,7 +366,7 @@ def candidate_of(
     names += ["pad"] if padded else []
     may_swizzle = "xor" in space.families and not (cut and padded)
     span = sum([(d.size - 1) * d.stride for d in digits]) + 1
-    operations, family = offset_operations(digits, space.shape), "+".join(names) or "none"
+    operations, family = linear_proxy(digits, space.shape), "+".join(names) or "none"
     return Linearisation(tuple(digits), span, operations, family, may_swizzle)
 
 
@@ -418,8 +418,8 @@ def keeps_vectors(space: Space, structure: Sequence[Piece]) -> bool:
     return dim == last and divide == 1 and (size % space.vector == 0 or size == space.shape[last])
 
 
-def offset_operations(digits: Sequence[Digit], shape: tuple[int, ...]) -> int:
-    """Integer operations of the offset, about: divisions, remainders, multiplications and additions.
+def linear_proxy(digits: Sequence[Digit], shape: tuple[int, ...]) -> int:
+    """The proxy of the index cost inside the model: divisions, remainders, multiplications and additions.
 
     The remainder of a digit counts as its division, whatever its size.
     """
@@ -461,7 +461,7 @@ def matrices(space: Space, word_bits: int, bank_bits: int) -> Iterator[Linearisa
         digits += [Digit(d, 1, 1, 1 << len(bits)) for d, extent in enumerate(space.shape) if extent == 1]
         digits.reverse()
         span = 1 << len(bits)
-        operations = offset_operations(digits, space.shape)
+        operations = linear_proxy(digits, space.shape)
         yield Linearisation(tuple(digits), span, operations, "matrix", may_swizzle=True)
 
 

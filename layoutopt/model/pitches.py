@@ -20,7 +20,7 @@ from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.ground.budget import checkpoint
 from layoutopt.layout.layout import Digit
 from layoutopt.model.cp_sat import FAR, Model
-from layoutopt.model.linearisations import Linearisation, offset_operations
+from layoutopt.model.linearisations import Linearisation, linear_proxy
 from layoutopt.model.space import Piece, Space
 
 MOST_ELEMENTS: Final = 1 << 32  # that a model may be asked about, lest its sums overflow
@@ -337,7 +337,7 @@ def linearisation(pitches: Pitches, space: Space) -> Linearisation:
     in_order = [d for d in order if d in ordered]
     names = [] if in_order == sorted(in_order) else ["order"]
     names += ["pad"] if span > math.prod(shape) else []
-    operations, family = offset_operations(digits, shape), "+".join(names) or "none"
+    operations, family = linear_proxy(digits, shape), "+".join(names) or "none"
     return Linearisation(digits, span, operations, family, may_swizzle="xor" in space.families)
 
 
