@@ -436,6 +436,7 @@ def _placed(board: Board, position: IntArray, random: npt.NDArray[np.uint64], *,
     bank = board.bank[board.kind, position[board.chunk]]
     np.add.at(load, (board.phase, bank), board.times)
     worst = np.maximum(load.max(axis=1, initial=0), board.least)
+    # A chunk stands on as many columns as it is wide.
     height = np.zeros(int((board.positions * board.wide).max()), np.int32)
     for k in range(int(board.wide.max())):
         covered = board.wide > k
@@ -443,7 +444,7 @@ def _placed(board: Board, position: IntArray, random: npt.NDArray[np.uint64], *,
     owner = np.full(load.shape, -1, np.int32)
     owner[board.phase, bank] = board.chunk
     excess = int(((worst - board.least) * board.weight.astype(np.int64)).sum())
-    columns = int((np.maximum(height - board.room, 0) ** 2).sum())
+    overfull = int((np.maximum(height - board.room, 0) ** 2).sum())  # columns beyond their room
     return Placed(
         position=_narrow(position),
         load=load,
@@ -451,7 +452,7 @@ def _placed(board: Board, position: IntArray, random: npt.NDArray[np.uint64], *,
         height=height,
         hard=(board.least == 1) & (worst == 1) & chains,
         owner=owner,
-        totals=np.array([excess, columns, excess, columns, 0, 0], np.int64),
+        totals=np.array([excess, overfull, excess, overfull, 0, 0], np.int64),  # see `Placed.totals`
         best=_narrow(position).copy(),
         random=random,
     )

@@ -106,7 +106,7 @@ def free_assignment(
     if model is None:
         return None
     # The model starts elements at multiples of their size, and packs loose ones, narrower than a word, in one
-    # way. Where other layouts do otherwise, a model without both bounds them all.
+    # way. Where other layouts do otherwise, a relaxed model without these two bounds them all.
     counted = np.concatenate([s.elements[s.elements >= 0] for s in sets])
     loose = model.chunks.loose[model.chunks.of[counted]].any()
     if tile.element_alignment == tile.element_bytes and not loose:

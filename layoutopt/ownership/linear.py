@@ -356,7 +356,7 @@ class _Pair:
         return chain + more[:missing]
 
     def _functionals(self, vectors: list[int], pairs: tuple[int, int]) -> list[int] | None:
-        """The functional (a mask) of each offset bit within V; None where they contradict one another.
+        """The functional (a mask) of each offset bit within V, the span of `vectors`; None: they contradict.
 
         That of bit i is 1 at vector i of the basis, 0 at its others, and 0 at all that `_numbering` gives.
         """
@@ -377,6 +377,7 @@ class _Pair:
                 elif tag & mask:
                     return None
             for move, pair in zip(self.moves, pairs, strict=True):
+                # Bits beyond the access and the word choose banks: a phase must not meet itself there.
                 beyond = [1 << i for i in bits if i >= max(move.address_bits, self.word_bits)]
                 self._tell_apart(span, [*move.phase_vectors, pair], beyond)
             for i in bits:

@@ -382,7 +382,7 @@ def _table(work: Work, rule: PhaseRule, groups: IntArray, length: int, may_confl
         key = patterns.tobytes(), phase.tobytes()
         if key not in known:
             known[key] = found = _warp_order(patterns, times, phase, min(_EFFORT, effort_left))
-            effort_left -= _EFFORT if found is None else found.effort
+            effort_left -= found.effort if found is not None else 0
         order = known[key]
         if order is None or current().spent or (order.avoidable and not may_conflict):
             return None

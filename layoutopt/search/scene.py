@@ -241,7 +241,8 @@ class Scene:
         for cuts in range(MAX_CUTS + 1):
             tight: list[Linearisation] = []
             candidates = unpadded(self.space, cuts, known())
-            rotations, part = rotated(self.space) if cuts == 0 else (), current().portion(*GATHERING)
+            rotations = rotated(self.space) if cuts == 0 else ()
+            part = current().portion(*GATHERING)  # of each number of cuts
             try:
                 for candidate in itertools.chain(candidates, rotations):
                     (tight if candidate.span == self.tile.elements else larger).append(candidate)
@@ -253,6 +254,7 @@ class Scene:
         yield list(self._matrices(known()))
         if known() is not None:
             return
+        # Spans rise, so that what comes after one that is too large, less its last block, is larger still.
         by_span = heapq.merge(sorted(larger, key=by_cost), padded(self.space), key=by_cost)
         fitting = itertools.takewhile(lambda c: self.fits(c.span - self.block + 1), by_span)
         count = 1
@@ -354,6 +356,7 @@ class Scene:
         layout = self.layout(solution)
         used = int(layout.table().max()) + self.tile.element_bytes
         if self.limit is not None and not self.knows_sizes:
+            # A swizzle may take other bytes than the candidate's span, which the limit was held against.
             excess_bound = self.floor
             if used > self.limit:
                 return self.unswizzled("the layouts that were looked at are larger")
@@ -363,6 +366,7 @@ class Scene:
         complete = solution.excess == excess_bound
         bytes_bound = Proved(self.tile.bytes)
         if used > self.tile.bytes and complete:
+            # All spans below the smallest left undecided are refuted; None where none is left.
             span = self.tally.undecided_span
             open_bytes = used if span is None else min(used, span * self.tile.element_bytes)
             if self.knows_sizes and open_bytes > self.tile.bytes:
