@@ -183,7 +183,7 @@ class Bounds:
         change = (1, 1) if by is None else self.of(file, by, depth)
         if first is None or change is None or change[0] < 1:
             return None
-        low, high = self._limits(file, loop.child_by_field_name("condition"), name, depth)
+        low, high = self._limits(file, loop.child_by_field_name("condition"), name, depth, counts=True)
         if symbol in _GROWING and high is not None and (symbol == "+" or first[0] >= 0):
             if symbol == "+" and first[0] == first[1] and change[0] == change[1]:
                 high = first[0] + (high - first[0]) // change[0] * change[0]
@@ -211,9 +211,12 @@ class Bounds:
         return (low, max(low, high)) if (low > -_MOST and high < _MOST) or found is not None else None
 
     def _limits(
-        self, file: File, condition: Node | None, name: Node, depth: int
+        self, file: File, condition: Node | None, name: Node, depth: int, *, counts: bool = False
     ) -> tuple[int | None, int | None]:
-        """What a condition says that a variable, or the index of a thread, is at least and at most."""
+        """What a condition says that a variable, or the index of a thread, is at least and at most.
+
+        `counts`: it is that of a loop which counts the variable up to what it must not be equal to.
+        """
         meant, text = self.source.meant(file, name), file.text(name)
         low: int | None = None
         high: int | None = None
@@ -235,7 +238,7 @@ class Bounds:
                     limit = combined("-" if sign == "+" else "+", limit, bound)
                 if own != 1 or limit is None:
                     continue
-                if relation in ("<", "<=", "==", "!="):
+                if relation in ("<", "<=", "==") or (counts and relation == "!="):
                     most = limit[1] - (relation in ("<", "!="))
                     high = most if high is None else min(high, most)
                 if relation in (">", ">=", "=="):
