@@ -93,8 +93,11 @@ class Case(Struct, frozen=True):
             ExpressionError: the formula cannot be evaluated.
             LayoutError: the layout is made for another tile, or tears elements that share a byte.
         """
-        table = self._own_table(layout)
-        return table if self.view is None else table[self.view.tile_index]
+        return self.seen(self._own_table(layout))
+
+    def seen(self, own: IntArray) -> IntArray:
+        """A table over the elements of the problem's own coordinates, over those of `lowered`."""
+        return own if self.view is None else own[self.view.tile_index]
 
     def _own_table(self, layout: Layout | Node) -> IntArray:
         """The same in the problem's own coordinates."""

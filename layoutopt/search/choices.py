@@ -40,7 +40,7 @@ from layoutopt.accesses.instructions import (
 )
 from layoutopt.accesses.lower import assigned, chosen_widths, named_choices
 from layoutopt.accesses.trace import trace
-from layoutopt.accesses.view import vector_steps, view_of
+from layoutopt.accesses.view import Step, vector_steps, view_of
 from layoutopt.engine.case import Case, case_of
 from layoutopt.engine.conflicts import count_wavefronts
 from layoutopt.errors import LayoutError, ProblemFileError, VerificationError
@@ -283,6 +283,12 @@ class _Instructions(_Open):
             )
 
 
+def _widest_given(problem: Problem) -> Sequence[Step]:
+    """The steps of the widest vector of the accesses that are given."""
+    given = (vector_steps(access, problem.tile) for access in problem.accesses if not access.is_free)
+    return max(given, key=len, default=[])
+
+
 def _with_instructions(problem: Problem, gpu: Device, table: IntArray) -> Problem:
     """The problem with the instructions of fewest wavefronts under a layout, each access by itself.
 
@@ -295,7 +301,7 @@ def _with_instructions(problem: Problem, gpu: Device, table: IntArray) -> Proble
         """Weighted wavefronts and instructions of a block; infinitely many where it is not served."""
         with unhurried():
             case = case_of(replace(problem, accesses=(access,), layout=Constraints()), gpu)
-            offsets = table if case.view is None else table[case.view.tile_index]
+            offsets = case.seen(table)
             try:
                 case.check_lanes(offsets)
             except LayoutError:
@@ -304,9 +310,8 @@ def _with_instructions(problem: Problem, gpu: Device, table: IntArray) -> Proble
             return case.weighted_wavefronts(case.count(offsets)), executed
 
     accesses, free = list(problem.accesses), free_ownerships(problem, gpu)
-    given = [vector_steps(a, problem.tile) for a in problem.accesses if not a.is_free]
-    widest = max(given, key=len, default=[])
-    orders = dict.fromkeys(order for start in ((), widest) if free for order in vector_orders(free, start))
+    starts = ((), _widest_given(problem)) if free else ()
+    orders = dict.fromkeys(order for start in starts for order in vector_orders(free, start))
     for owner in free:
         written = [with_given_instructions(owner.access)]
         for order in current().while_left(orders):
@@ -352,9 +357,8 @@ def _by_order(first: _Choice, problem: Problem, free: Sequence[Owned], gpu: Devi
         problem: whose instructions are open.
         free: the accesses whose instructions are open.
     """
-    vectors = [vector_steps(a, problem.tile) for a in problem.accesses if not a.is_free]
     found: list[_Choice] = []
-    for steps in vector_orders(free, max(vectors, key=len, default=[])) if free else ():
+    for steps in vector_orders(free, _widest_given(problem)) if free else ():
         accesses = list(first.problem.accesses)
         with contextlib.suppress(ProblemFileError):  # too many pieces of the coordinates
             for access in free:

@@ -134,8 +134,9 @@ def smallest(case: Case, start: FreeAssignment, ask: Ask) -> list[FreeAssignment
     if case.lanes.has_weightless and wanted == least:
         # Accesses of weight 0 should have no conflicts, either, where that costs nothing.
         lanes = case.lanes.with_least_weights
-        every = placed(lanes, floor(lanes))
-        if every is not None and every.complete and every.excess == floor(lanes):
+        least_of_all = floor(lanes)
+        every = placed(lanes, least_of_all)
+        if every is not None and every.complete and every.excess == least_of_all:
             return [replace(every, excess=least, bound=least)]
     found = placed(case.lanes, wanted)
     met = found is not None and found.excess is not None and (bytes_first or found.excess == wanted)

@@ -138,7 +138,7 @@ def in_use(case: Case, layout: AnyLayout | None) -> InUse:
             array = case.problem.published.bytes
     if isinstance(layout, str):
         node, own = _node_and_table(case, layout, field)
-        return InUse(case, node, _as_seen(case, own), array)
+        return InUse(case, node, case.seen(own), array)
     if isinstance(layout, Result):
         if layout.layout is None:
             raise ProblemFileError(field, f"a result without a layout: {layout.status}")
@@ -150,12 +150,7 @@ def in_use(case: Case, layout: AnyLayout | None) -> InUse:
             raise ProblemFileError(field, str(error)) from None
         # A swizzle may reach past the pitches in full.
         return InUse(case, None, table, max(layout.declared_bytes, case.size(table)))
-    return InUse(case, None, _as_seen(case, _array_table(case, layout)))
-
-
-def _as_seen(case: Case, own: IntArray) -> IntArray:
-    """A table in the tile's own coordinates, over those of `case.lowered`."""
-    return own if case.view is None else own[case.view.tile_index]
+    return InUse(case, None, case.seen(_array_table(case, layout)))
 
 
 def _node_and_table(case: Case, text: str, field: str) -> tuple[Node, IntArray]:
