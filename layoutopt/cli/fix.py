@@ -77,10 +77,11 @@ def command(
 
     Rows are padded in declarations, or every index of the array goes through a function that moves its
     elements. The changed source is compiled. Its diff is printed only if the launch takes fewer wavefronts,
-    every thread reaches the same elements between the same barriers, and every block writes the same bytes to
-    global memory. Where an array cannot be changed, the line that stands in the way is named. The diff goes
-    to stdout, what it does to stderr. LAUNCHES is a file of launches, or a folder that `capture` wrote, of
-    which --entry chooses one, by its kernel or number. Exit code 1: conflicts remain, or may remain.
+    every thread reaches the same elements between the same barriers, and blocks that differ in what they do
+    to shared memory, a few at most, write the same bytes to global memory. Where an array cannot be changed,
+    the line that stands in the way is named. The diff goes to stdout, what it does to stderr. LAUNCHES is a
+    file of launches, or a folder that `capture` wrote, of which --entry chooses one, by its kernel or number.
+    Exit code 1: conflicts remain, or may remain.
 
     \b
     Example:

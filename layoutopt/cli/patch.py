@@ -50,8 +50,8 @@ def command(
     KERNEL is PTX, or a CUDA source, which is compiled first, or a file of launches, of which --entry chooses
     one by its kernel or number. Layouts and checks are those of `fix`: ptxas assembles what is written. It
     stays only if the launch takes fewer wavefronts, every thread reaches the same elements between the same
-    barriers, and every block writes the same bytes to global memory. Exit code 1: conflicts remain, or may
-    remain.
+    barriers, and blocks that differ in what they do to shared memory, a few at most, write the same bytes to
+    global memory. Exit code 1: conflicts remain, or may remain.
 
     \b
     Example:
