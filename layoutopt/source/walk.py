@@ -124,13 +124,16 @@ class Walk:
             self.remark = f"{who} must ask for {count_text} bytes where it asked for B bytes"
 
     def _asked_bytes(self, file: File, node: Node, names: set[str]) -> Node | None:
-        """The argument that says how many bytes of dynamic memory a launch has; None of any other node."""
+        """The argument that says how many bytes of dynamic memory a launch has; None of any other node.
+
+        Refused where nothing in it is a function of the source: it may be the kernel by another name.
+        """
         asked = asked_bytes(file, node, names)
-        if asked is None or asked.of & names:
-            return asked.argument if asked is not None else None
-        if not asked.of.intersection(names.union(*(other.functions for other in self.source.files))):
+        if asked is None:
+            return None
+        if not asked.of & names.union(*(other.functions for other in self.source.files)):
             self.refuse(file, node, "these bytes may be the kernel's")
-        return None
+        return asked.argument if asked.of & names else None
 
     # What a subclass does with each use -----------------------------------------------------------
 
