@@ -228,20 +228,21 @@ class Bounds:
             for one, other, relation in ((left, right, symbol), (right, left, _FLIPPED.get(symbol, ""))):
                 if one is None or other is None or relation not in _FLIPPED or text not in file.text(one):
                     continue
-                limit, own = self.of(file, other, depth), 0
+                limit, own, may_wrap = self.of(file, other, depth), 0, False
                 for sign, term in sum_of(one, file):
                     is_own = file.text(term) == text and self.source.meant(file, term) is meant
                     if sign == "+" and is_own:
                         own += 1
                         continue
                     bound = self.of(file, term, depth)
+                    may_wrap |= sign == "-"  # what is below 0 is huge where the sum is unsigned
                     limit = combined("-" if sign == "+" else "+", limit, bound)
                 if own != 1 or limit is None:
                     continue
                 if relation in ("<", "<=", "==") or (counts and relation == "!="):
                     most = limit[1] - (relation in ("<", "!="))
                     high = most if high is None else min(high, most)
-                if relation in (">", ">=", "=="):
+                if relation in (">", ">=", "==") and not may_wrap:
                     least = limit[0] + (relation == ">")
                     low = least if low is None else max(low, least)
         return low, high

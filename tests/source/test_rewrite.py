@@ -259,7 +259,8 @@ REFUSED = [
     *((body, {}, BEYOND) for body in (
         "for (int i = t; i < 1024; i += 256) out[i] = s[i];", "out[t] = s[(t + 37) & 1023];",
         "out[t] = s[t / 32 * 32 + t % 32 + 5];", "out[t] = s[t % 32 - 1];", "out[t] = *(float4*)&s[t * 4].x;",
-        "float* p = s + t; p[32] = 0;", "if (t < 32) n = 0; else s[t] = 0;", "if (t != 32) s[t] = 0;", "out[t] = s + t % 32 < &s[100];",
+        "float* p = s + t; p[32] = 0;", "if (t < 32) n = 0; else s[t] = 0;", "if (t != 32) s[t] = 0;",
+        "if (threadIdx.x < 40 && threadIdx.x - 9 > 0) s[40 - threadIdx.x] = 0;", "out[t] = s + t % 32 < &s[100];",
     )),
     ("float* p = s + t % 32; p += 31; *p = 0;", {}, "a pointer goes along a row"),
     ("float* p = s; if (n) p = s + 16; p[t % 32] = 0;", {}, BEYOND),
