@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-import layoutopt.search.block
 from layoutopt import load, solve
 from layoutopt.hardware.machine import find_tool
 
@@ -30,8 +29,7 @@ _ANSWERS = "LAYOUTOPT_TEST_ANSWERS"
 
 def pytest_configure(config):
     """Tests call nvcc by its name, wherever it is; and programs hear signals that a background job would not."""
-    for solver in (layoutopt.search.block.solve, solve):  # no test waits for a quiet machine
-        solver.__kwdefaults__["time_limit"] = None
+    solve.__kwdefaults__["time_limit"] = None  # no test waits for a quiet machine
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     nvcc = find_tool("nvcc")

@@ -5,8 +5,8 @@ import json
 from conftest import ROOT
 from written import access_from, one_tile
 
+from layoutopt import solve
 from layoutopt.files.file import from_data
-from layoutopt.search.block import solve
 
 FILL = access_from("fill: tma.load")
 

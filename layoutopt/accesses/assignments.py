@@ -348,7 +348,7 @@ def with_assignment(work: Work, assignment: Assignment, access: Access, block_th
         access: with free lanes.
         block_threads: of which `work.threads` take part.
     """
-    round_, step = _round_and_step(work)  # expressions over the loop variables
+    coordinates, (round_, step) = _coordinates_in_units(work, assignment), _round_and_step(work)
     # `tid` of the threads that take part: the first two limits below exclude the others.
     ranges = {"tid": (work.first, work.first + work.threads - 1)} | {
         name: (0, trips - 1) for name, trips in work.loops.items()
@@ -360,7 +360,7 @@ def with_assignment(work: Work, assignment: Assignment, access: Access, block_th
         # It may look a table up. Threads that take no part do so, too: their entries must lie inside it.
         tid = read_inside(swapped, {**ranges, "tid": (0, block_threads - 1)})
     index, fastest = [], work.order[-1]
-    for d, units in enumerate(_coordinates_in_units(work, assignment)):
+    for d, units in enumerate(coordinates):
         units = through_xor(substituted(units, {"tid": tid, ROUND: round_}))  # so that more cancels
         x = Op("+", (Const(work.origin[d]), Op("*", (Const(work.unit[d]), units))))
         if d == fastest and work.steps > 1:

@@ -17,12 +17,13 @@ A width that may change becomes one problem for each choice, where a narrower ac
 import itertools
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from layoutopt.accesses.view import View, view_of
 from layoutopt.errors import LayoutError, ProblemFileError, under
 from layoutopt.expressions.grammar import Const, Node, Op, Var, parse, substituted, tabulated
 from layoutopt.expressions.simplify import simplify
@@ -34,6 +35,25 @@ from layoutopt.problems.types import Access, Problem, Tile
 Report = TypeVar("Report", bound=Struct)  # of one access, with a field `bytes`
 
 MAX_WIDTH_CHOICES: Final = 16
+
+
+class Lowered(NamedTuple):
+    """A problem with one width for each access, and what layouts are sought and counted for in its place."""
+
+    problem: Problem  # its elements may share bytes
+    lowered: Problem  # over whole bytes, vectors along the last dimension
+    view: View | None  # how `lowered` has the coordinates, where that is another order; else None
+
+
+def lowered(problem: Problem) -> Lowered:
+    """The problem, with one width for each access, over whole bytes, vectors along the last dimension.
+
+    Raises:
+        ProblemFileError: as `layoutopt.accesses.view.View.problem`.
+    """
+    in_bytes = stored(problem)
+    view = view_of(in_bytes)
+    return Lowered(problem, in_bytes if view is None else view.problem(in_bytes), view)
 
 
 def stored(problem: Problem) -> Problem:

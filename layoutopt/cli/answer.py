@@ -65,6 +65,7 @@ def answer_of(
     from layoutopt.files.file import from_data, load, parsed, read
     from layoutopt.files.result_file import answer_from_data, is_answer
     from layoutopt.search.block import solve
+    from layoutopt.search.proposal import Ask
     from layoutopt.study.block import check_answer, placed
 
     raw = parsed(read(file))
@@ -90,7 +91,7 @@ def answer_of(
         before_search()
         if given is not None:
             return given
-        found = searching(partial(solve, asked, target=gpu, workers=workers, time_limit=None), time_limit)
+        found = searching(partial(solve, asked, gpu, Ask(workers=workers)), time_limit)
     return placed(asked, gpu, found) if found.has_layout else _none(found)
 
 

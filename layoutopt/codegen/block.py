@@ -15,6 +15,7 @@ from layoutopt.codegen.plan import Plan
 from layoutopt.codegen.registry import LANGUAGES, Language
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.expressions.grammar import lookups
+from layoutopt.ground.budget import deadline
 from layoutopt.ground.escape import comment, described, identifier
 from layoutopt.ground.version import __version__
 from layoutopt.hardware.devices import Device
@@ -58,7 +59,8 @@ def emit(
         check_answer(problem, gpu, layout)
     if isinstance(layout, str) and isinstance(problem, Block):
         raise ProblemFileError("layout", "a formula is for one tile; of several, the answer of solve")
-    answer = layout if layout is not None else solve(problem, target=gpu, time_limit=time_limit)
+    with deadline(time_limit):
+        answer = layout if layout is not None else solve(problem, gpu)
     if not isinstance(answer, str) and not answer.has_layout:
         raise LayoutError(f"the result has no layout (status {answer.status}), so there is no code")
     return code_of(lang, placed(problem, gpu, answer))

@@ -34,10 +34,12 @@ from layoutopt.accesses.alignment import base_alignment
 from layoutopt.accesses.free_lanes import check_lanes
 from layoutopt.accesses.instructions import check_instructions
 from layoutopt.accesses.lower import (
+    Lowered,
     assigned,
     byte_table,
     bytes_formula,
     chosen_widths,
+    lowered,
     named_choices,
     stored,
     width_choices,
@@ -45,7 +47,7 @@ from layoutopt.accesses.lower import (
     with_widths,
 )
 from layoutopt.accesses.trace import Trace, trace
-from layoutopt.accesses.view import View, view_of
+from layoutopt.accesses.view import View
 from layoutopt.engine.by_hardware import check_direct_loads, descriptors
 from layoutopt.engine.conflicts import Counts
 from layoutopt.engine.referee import CountedAccess, check_table, rounded_count
@@ -73,13 +75,13 @@ class Case(Struct, frozen=True):
     # The same over whole bytes, with vectors along the last dimension: what layouts are sought and counted
     # for
     lowered: Problem
+    view: View | None  # how `lowered` has the coordinates, where that is another order; else None
     device: Device
     # What the accesses of `lowered` touch, access by access; where lanes choose, in an iteration for each
     # value
     lanes: Trace
     # The same, each able to count; where lanes choose, over all their values
     accesses: tuple[CountedAccess, ...]
-    view: View | None = None  # how `lowered` has the coordinates, where that is another order; else None
 
     # Layouts -----------------------------------------------------------------------------------
 
@@ -274,7 +276,7 @@ def cases(problem: Problem, device: Device) -> Iterator[Case]:
         ProblemFileError: the problem contradicts itself, or the device has no rule for an access.
     """
     for option in width_choices(problem):
-        yield _lowered(problem, option, device)
+        yield _traced(problem, lowered(option), device)
 
 
 def case_of(problem: Problem, device: Device, widths: Mapping[str, int] | None = None) -> Case:
@@ -284,7 +286,7 @@ def case_of(problem: Problem, device: Device, widths: Mapping[str, int] | None =
         OutOfTime: the time was over before the end.
         ProblemFileError: as for `cases`, or a width is not one that the file allows.
     """
-    return _lowered(problem, with_widths(problem, widths or {}), device)
+    return _traced(problem, lowered(with_widths(problem, widths or {})), device)
 
 
 def case_of_result(problem: Problem, device: Device, result: Result) -> Case:
@@ -319,20 +321,20 @@ def case_under(problem: Problem, device: Device, layout: Layout | Node) -> Case:
 _LATEST: Final[list[Case]] = []  # one at most
 
 
-def _lowered(asked: Problem, problem: Problem, device: Device) -> Case:
-    """The case; that of the latest problem is kept, as whoever has an answer asks about it at once."""
+def _traced(asked: Problem, option: Lowered, device: Device) -> Case:
+    """The case; that of the latest problem is kept, as whoever has an answer asks about it at once.
+
+    `option`: the problem as `asked` has it, under one choice of its widths.
+    """
     for known in _LATEST:
-        if (known.asked, known.problem, known.device) == (asked, problem, device):
+        if (known.asked, known.problem, known.device) == (asked, option.problem, device):
             return known
-    lowered = stored(problem)
-    if (view := view_of(lowered)) is not None:
-        lowered = view.problem(lowered)
-    if lowered is not problem:  # checks that the accesses start at whole bytes and vectors
-        trace(with_loops(problem), device)
-    lanes = trace(with_loops(lowered), device)
-    chosen = choices(lowered, lanes, device)
+    if option.lowered is not option.problem:  # checks that the accesses start at whole bytes and vectors
+        trace(with_loops(option.problem), device)
+    lanes = trace(with_loops(option.lowered), device)
+    chosen = choices(option.lowered, lanes, device)
     accesses = tuple(chosen.get(access.name) or CountedAccess(access) for access in lanes.accesses)
-    _LATEST[:] = [Case(asked, problem, lowered, device, lanes, accesses, view=view)]
+    _LATEST[:] = [Case(asked, *option, device, lanes, accesses)]
     return _LATEST[0]
 
 
@@ -362,7 +364,6 @@ def check_claims(problem: Problem, gpu: Device, result: Result) -> None:
         case.check(table)
     except LayoutError as error:
         raise ProblemFileError("layout", str(error)) from None
-    _check_allowed(problem, result, layout)
     counts = case.count(table)
     weighted = case.weighted_excess(counts) / case.lanes.weight_unit
     stated = result.weighted_excess if result.weighted_excess is not None else result.excess
@@ -384,6 +385,7 @@ def check_claims(problem: Problem, gpu: Device, result: Result) -> None:
         raise ProblemFileError(
             "alignment_bytes", f"the counts need a base aligned to {needed}, not {result.alignment_bytes}"
         )
+    _check_allowed(problem, result, layout)
 
 
 def _check_allowed(problem: Problem, result: Result, layout: Layout) -> None:

@@ -27,7 +27,11 @@ def side_by_side(block: Block) -> bool:
     return isinstance(block.same_layout, tuple)
 
 
-def groups(block: Problem | Block) -> tuple[tuple[tuple[NamedTile, ...], Problem], ...]:
+Groups = tuple[tuple[tuple[NamedTile, ...], Problem], ...]
+"""The tiles that get one layout, and their accesses as one problem."""
+
+
+def groups(block: Problem | Block) -> Groups:
     """The tiles that get one layout, and their accesses as one problem, in the order of the file.
 
     One tile by itself is a problem of no named tile.

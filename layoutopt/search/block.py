@@ -8,14 +8,13 @@ it lies.
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import partial
-from typing import Final, Unpack, overload
+from typing import Final, overload
 
 from msgspec.structs import replace
 
 from layoutopt.errors import VerificationError
 from layoutopt.files.checks import fields_of
-from layoutopt.ground.budget import DEFAULT_SECONDS, current, deadline, spending, unhurried
-from layoutopt.ground.log import Progress, told
+from layoutopt.ground.budget import current, spending, unhurried
 from layoutopt.hardware.devices import Device
 from layoutopt.index.index_code import MEASURE
 from layoutopt.model.swizzle_rules import left_out
@@ -25,15 +24,13 @@ from layoutopt.problems.answer import (
     Arrangement,
     Bound,
     IndexCost,
-    Method,
     Place,
     PlacedTile,
     Proof,
     Result,
     Status,
 )
-from layoutopt.problems.same_layout import within_room
-from layoutopt.problems.target import Question, target_of
+from layoutopt.problems.same_layout import groups, within_room
 from layoutopt.problems.types import Block, Problem
 from layoutopt.search.choices import solve_tile, what_ended
 from layoutopt.search.dictated import side_by_side
@@ -43,6 +40,7 @@ from layoutopt.search.proposal import STOPPED, Ask, of_tile
 from layoutopt.search.scene import searched_families
 from layoutopt.search.solve import solve_cases
 
+_AS_USUAL: Final = Ask()
 # Of the time, for a search without a budget, where the file has none and a block of the GPU has one.
 _UNBOUNDED_SHARE: Final = 0.75
 # Of the time, where bytes come first, for the bytes of the elements.
@@ -53,46 +51,31 @@ _WITHIN_WORDS: Final = (
 )
 
 
-class Options(Question, total=False):
-    """How to solve; see `solve`."""
-
-    workers: int
-    conflict_free: bool
-    method: Method
-
-
 @overload
-def solve(problem: Problem, **how: Unpack[Options]) -> Result: ...
+def solve(problem: Problem, gpu: Device, ask: Ask = ...) -> Result: ...
 @overload
-def solve(problem: Block, **how: Unpack[Options]) -> Arrangement: ...
-def solve(
-    problem: Problem | Block,
-    *,
-    time_limit: float | None = DEFAULT_SECONDS,
-    workers: int = 1,
-    conflict_free: bool = False,
-    target: Device | str | None = None,
-    progress: Progress | None = None,
-    method: Method = "auto",
-) -> Result | Arrangement:
+def solve(problem: Block, gpu: Device, ask: Ask = ...) -> Arrangement: ...
+def solve(problem: Problem | Block, gpu: Device, ask: Ask = _AS_USUAL) -> Result | Arrangement:
     """Layouts of least weighted excess in all, then fewest bytes, then least index cost, each verified.
 
-    Arguments and errors are those of `layoutopt.solve`, which says more beside the answer.
+    They are searched in the time in force. `layoutopt.solve` says more beside the answer.
+
+    Raises:
+        ProblemFileError: the problem contradicts itself.
+        VerificationError: the conflict engine does not confirm the model; nothing is returned.
     """
-    gpu = target_of(problem, target)
-    ask = Ask(conflict_free, workers, told(progress), method)
-    with deadline(time_limit):
-        if isinstance(problem, Problem):
-            return solve_tile(problem, gpu, ask)
-        tiles = _Tiles(problem, gpu, ask)
-        found = tiles.of_fewest_bytes() if problem.layout.objective.bytes_first else tiles.within_room()
-        return replace(found, reason=what_ended(found))
+    if isinstance(problem, Problem):
+        return solve_tile(problem, gpu, ask)
+    tiles = _Tiles(problem, gpu, ask)
+    found = tiles.of_fewest_bytes() if problem.layout.objective.bytes_first else tiles.within_room()
+    return replace(found, reason=what_ended(found))
 
 
 class _Tiles:
     """The tiles of a block, what each may have, and what is made of one layout for each.
 
     Attributes:
+        sharing: the tiles that share a layout.
         units: what gets one layout: a tile, or the tiles that share it. Its front holds the layouts found for
             it, the points, each of less excess in more bytes than the one before.
         plan: which units live when, so that some may lie in the bytes of others.
@@ -102,11 +85,11 @@ class _Tiles:
 
     def __init__(self, block: Block, gpu: Device, ask: Ask) -> None:
         self.block, self.gpu, self.ask = block, gpu, ask
+        self.sharing, self.limit = groups(block), within_room(block, gpu).layout.max_bytes
         with unhurried():
-            self.units = units_of(block, gpu)
+            self.units = units_of(block, self.sharing, gpu)
         self.plan = plan_of(block, self.units)
         self.elements_bytes = least_bytes(self.plan, [unit.elements_bytes for unit in self.units])
-        self.limit = within_room(block, gpu).layout.max_bytes
 
     def within_room(self) -> Arrangement:
         """Layouts of least excess within `layout.max_bytes`, else within the shared memory of a block."""
@@ -122,7 +105,7 @@ class _Tiles:
             if limit is None or unlimited.bytes is None or unlimited.bytes <= limit:
                 return replace(unlimited, max_bytes=limit)
             with unhurried():  # whose fronts hold nothing yet: those found have no limit
-                self.units = units_of(self.block, self.gpu)
+                self.units = units_of(self.block, self.sharing, self.gpu)
         return self._best(limit)
 
     def of_fewest_bytes(self) -> Arrangement:
@@ -246,7 +229,7 @@ class _Tiles:
 def _solved(block: Block, ask: Ask, unit: Unit, share: float, problem: Problem) -> Result:
     """The answer to a problem of a unit of the block, in a share of the time left."""
     ask = replace(ask, progress=of_tile(unit.tiles[0].name, ask.progress))
-    with spending(current().part(share)), fields_of(block, *unit.tiles):
+    with fields_of(block, *unit.tiles), spending(current().part(share)):
         if unit.is_settled:
             return solve_cases([unit.case.constrained(problem.layout)], ask)
         return solve_tile(problem, unit.case.device, ask)

@@ -116,7 +116,6 @@ class _Choice(Struct, frozen=True):
     # Where instructions are chosen: wavefronts that all accesses take at least, weights applied
     wavefronts: Fraction = Fraction(0)
     instructions: int = 0  # likewise: how many instructions all warps execute for the accesses left open
-    share: float = 1  # of the time left, that it may use
 
 
 class _Solved(Struct, frozen=True):
@@ -137,9 +136,11 @@ class _Open(abc.ABC):
         best: of the choices so far.
         refused: the first answer without a layout.
         unrefuted: what may have a layout though no choice has one; empty where nothing may.
+        leaves_time: whether other choices follow, so that each may use a share of the time left.
     """
 
     unrefuted = ""
+    leaves_time = False
 
     def __init__(self, problem: Problem, gpu: Device, ask: Ask) -> None:
         self.problem, self.gpu, self.ask = problem, gpu, ask
@@ -148,7 +149,7 @@ class _Open(abc.ABC):
 
     def consider(self, choice: _Choice) -> None:
         """Solve a choice, in its share of the time, and keep the answer where none so far is better."""
-        with spending(current() if choice.share == 1 else current().part(choice.share)):
+        with spending(current().part(_SHARE)) if self.leaves_time else contextlib.nullcontext():
             result = _answered(choice.problem, choice.gpu, self.ask)
         if result.layout is None:
             self.refused = self.refused or result
@@ -228,7 +229,8 @@ class _Instructions(_Open):
         first = _choice(problem, unchanged, gpu)
         others = [c for c in _by_order(first, problem, free, gpu) if _differs(c, first)]
         self.as_in_file = first.problem
-        yield replace(first, share=_SHARE if others else 1)
+        self.leaves_time = bool(others)
+        yield first
         solved = 0
         for choice in others:
             may_rank = float(choice.wavefronts), problem.tile.bytes, choice.instructions
@@ -342,7 +344,7 @@ def _choice(problem: Problem, accesses: Sequence[Access], gpu: Device) -> _Choic
         for need, access in zip(needs, problem.accesses, strict=True)
         if access.instructions is not None
     )
-    return _Choice(replace(problem, accesses=tuple(accesses)), gpu, wavefronts, instructions, _SHARE)
+    return _Choice(replace(problem, accesses=tuple(accesses)), gpu, wavefronts, instructions)
 
 
 def _by_order(first: _Choice, problem: Problem, free: Sequence[Owned], gpu: Device) -> list[_Choice]:

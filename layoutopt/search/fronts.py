@@ -43,7 +43,7 @@ from layoutopt.ground.budget import current, unhurried
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import Result, Status
-from layoutopt.problems.same_layout import alike, groups, side_by_side
+from layoutopt.problems.same_layout import Groups, alike, side_by_side
 from layoutopt.problems.types import Block, NamedTile, Problem
 from layoutopt.search.packing import Plan, least_bytes, pack, rounded_up
 
@@ -167,14 +167,14 @@ class Unit:
         return (all_stages - smaller) // sum(c.stages for c, size in copies if size == largest)
 
 
-def units_of(block: Block, gpu: Device) -> tuple[Unit, ...]:
-    """The groups of tiles with one layout each, in the order of the file.
+def units_of(block: Block, sharing: Groups, gpu: Device) -> tuple[Unit, ...]:
+    """What gets one layout each: the groups of tiles that share one (`sharing`), in the order of the file.
 
     Raises:
         ProblemFileError: a tile's accesses contradict it; the field is that of the file of all tiles.
     """
     units = []
-    for group, problem in groups(block):
+    for group, problem in sharing:
         for tile in group[1:]:  # in its own coordinates, where an index outside the tile shows
             smaller_elements = tile.element_bits != group[0].element_bits
             _reference(block, (tile,), block.problem(tile), gpu, whole=smaller_elements)

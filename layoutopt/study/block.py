@@ -3,6 +3,8 @@
 A problem is one tile, or several; the same is done to each of them.
 """
 
+from contextlib import nullcontext
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -16,7 +18,7 @@ from layoutopt.ground.escape import described
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.formula import coordinate_ranges, element_expression
 from layoutopt.problems.answer import EVERY_LAYOUT, Arrangement, Bound, Proof, Result, Stages, Status
-from layoutopt.problems.same_layout import alike, beginning, groups, viewed_index
+from layoutopt.problems.same_layout import Groups, alike, beginning, groups, viewed_index
 from layoutopt.problems.types import Block, Problem, Tile
 from layoutopt.study.check import check
 
@@ -64,32 +66,43 @@ def check_answer(problem: Problem | Block, gpu: Device, answer: Result | Arrange
     Raises:
         ProblemFileError: it is no answer to this problem, or says what does not hold.
     """
+    tiles = groups(problem)
     if isinstance(problem, Problem):
         if isinstance(answer, Arrangement):
             raise ProblemFileError("schema", "the answer is for several tiles, the problem has one")
         if not isinstance(answer, Result):
             raise ProblemFileError("", f"expected the result of solve, got {described(answer)}")
-        check_claims(problem, gpu, answer)
-        return
-    if not isinstance(answer, Arrangement):
+        results = [answer]
+    elif not isinstance(answer, Arrangement):
         raise ProblemFileError("schema", "the answer is for one tile, the problem has several")
-    if answer.problem != problem.name:
-        raise ProblemFileError("problem", f"the result is of {answer.problem!r}, not of {problem.name!r}")
-    if not answer.tiles:
-        return
-    if (most := problem.layout.max_bytes) is not None and (answer.bytes or 0) > most:
+    else:
+        results = _results_of(problem, tiles, answer)
+    for k, ((_, shared), result) in enumerate(zip(tiles, results, strict=bool(results))):
+        with under(f"tiles[{k}].result") if isinstance(problem, Block) else nullcontext():
+            check_claims(shared, gpu, result)
+    if isinstance(problem, Block) and isinstance(answer, Arrangement) and results:
+        _check_places(problem, tiles, answer)
+
+
+def _results_of(block: Block, tiles: Groups, answer: Arrangement) -> list[Result]:
+    """The results of an answer, one for each group of tiles that share a layout: ProblemFileError if not."""
+    if answer.problem != block.name:
+        raise ProblemFileError("problem", f"the result is of {answer.problem!r}, not of {block.name!r}")
+    if answer.tiles and (most := block.layout.max_bytes) is not None and (answer.bytes or 0) > most:
         raise ProblemFileError("bytes", f"layout.max_bytes of the problem is {most}, not {answer.bytes}")
-    problems = groups(problem)
-    names = [tuple(tile.name for tile in tiles) for tiles, _ in problems]
-    if [layout.tiles for layout in answer.tiles] != names:
+    names = [tuple(tile.name for tile in group) for group, _ in tiles]
+    if answer.tiles and [layout.tiles for layout in answer.tiles] != names:
         raise ProblemFileError("tiles", f"expected layouts of {names}, in this order")
-    tiles = {tile.name: tile for tile in problem.tiles}
-    for k, ((_, shared), layout) in enumerate(zip(problems, answer.tiles, strict=True)):
-        with under(f"tiles[{k}].result"):
-            check_claims(shared, gpu, layout.result)
+    return [layout.result for layout in answer.tiles]
+
+
+def _check_places(block: Block, tiles: Groups, answer: Arrangement) -> None:
+    """Check that every tile has its stages, each of the bytes that its layout takes: ProblemFileError."""
+    by_name = {tile.name: tile for tile in block.tiles}
+    for k, ((_, shared), layout) in enumerate(zip(tiles, answer.tiles, strict=True)):
         offsets = layout.result.table().ravel()
         for j, place in enumerate(layout.places):
-            tile, at = tiles[place.tile], f"tiles[{k}].places[{j}]"
+            tile, at = by_name[place.tile], f"tiles[{k}].places[{j}]"
             if place.stages != tile.stages:
                 raise ProblemFileError(f"{at}.stages", f"expected {tile.stages}, as the file has it")
             # The tile takes the first elements of the tile that is shared, in row-major order.

@@ -243,7 +243,7 @@ def fix(used: InUse, cannot_hold: bool, estimate_in_use: Estimate | None) -> Fin
 
     def best_of(families: tuple[str, ...] | None) -> Result:
         asked = constrained(problem, offset=None, families=families)
-        return solve(asked, target=used.case.device, time_limit=None)
+        return solve(asked, used.case.device)
 
     best = best_of(allowed)
     if best.layout is None:

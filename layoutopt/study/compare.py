@@ -20,14 +20,14 @@ from layoutopt.hardware.devices import Device
 from layoutopt.hardware.occupancy import occupancy
 from layoutopt.layout.families import comparison_rows
 from layoutopt.problems.answer import Arrangement, PlacedTile, Result, Status
-from layoutopt.problems.same_layout import within_room
+from layoutopt.problems.same_layout import groups, within_room
 from layoutopt.problems.target import target_of
 from layoutopt.problems.text import count_text
 from layoutopt.problems.types import FAMILIES, Access, Block, Problem, TileAccess, constrained
 from layoutopt.search.block import solve
 from layoutopt.search.fronts import Unit, own_alignment, plan_of, units_of
 from layoutopt.search.packing import least_bytes, pack, rounded_up
-from layoutopt.search.proposal import of_tile
+from layoutopt.search.proposal import Ask, of_tile
 from layoutopt.study.block import check_answer
 from layoutopt.study.check import PlacedAudit, check
 from layoutopt.study.comparison import Comparison, Row, TileOfRow, recommend
@@ -172,7 +172,8 @@ class _BlockRows:
         known: Arrangement | None,
     ) -> None:
         self.block, self.gpu, self.progress = block, gpu, progress
-        units = units_of(block, gpu)
+        sharing, self.limit = groups(block), within_room(block, gpu).layout.max_bytes
+        units = units_of(block, sharing, gpu)
         self.plan = plan_of(block, units)
         # Each unit has as much time as the rows that are beyond the budget of bytes.
         seconds = None if time_limit is None else time_limit / (len(units) + 1)
@@ -184,7 +185,6 @@ class _BlockRows:
         self.budget = Budget(None if seconds is None else 2 * seconds)
         # Answers within the budget of bytes, by the families that were searched.
         self.arranged = {self._searched_families(ALL): known} if known is not None else {}
-        self.limit = within_room(block, gpu).layout.max_bytes
 
     def _rows_of(self, unit: Unit, known: Result | None, seconds: float | None) -> _UnitRows:
         """The rows of a unit by itself, whose best layout is that of `known`, if given."""
@@ -345,7 +345,7 @@ class _BlockRows:
         accesses = tuple(map(settled, self.block.accesses))
         asked = constrained(replace(self.block, accesses=accesses), **constraints)
         with spending(self.budget.part(0.5)):
-            answer = solve(asked, target=self.gpu, time_limit=None, progress=self.progress)
+            answer = solve(asked, self.gpu, Ask(progress=self.progress))
         self.arranged[families] = answer
         return answer
 

@@ -35,7 +35,7 @@ from layoutopt.problems.types import Access, Block, Problem, constrained
 from layoutopt.proof.board import subject_of
 from layoutopt.proof.reasons import BY_HAND, CLIQUE, COUNTING, SOLVER, SearchLimits
 from layoutopt.search.block import solve
-from layoutopt.search.proposal import of_tile
+from layoutopt.search.proposal import Ask, of_tile
 from layoutopt.study.in_use import node_in_use
 from layoutopt.study.relaxations import Relaxation, Relaxations, names
 from layoutopt.study.rows import solved
@@ -249,7 +249,7 @@ def _explain_block(block: Block, gpu: Device, progress: Progress) -> BlockExplan
 
     def solved_within_share(changed: Block) -> Arrangement:
         with spending(current().part(_ARRANGE_SHARE)):
-            return solve(changed, target=gpu, time_limit=None, progress=progress)
+            return solve(changed, gpu, Ask(progress=progress))
 
     answer = solved_within_share(block)
     # What the GPU has for a block, whatever budget the file gives; None where that is not known.

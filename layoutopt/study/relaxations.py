@@ -26,6 +26,7 @@ from layoutopt.problems.types import Access, Constraints, GlobalSide, Problem, c
 from layoutopt.proof.board import subject_of
 from layoutopt.proof.reasons import BY_HAND, SearchLimits, every_layout
 from layoutopt.search.block import solve
+from layoutopt.search.proposal import Ask
 
 # Accesses beyond which no smallest clash is looked for: each is one question to the solver.
 _MAX_CLASH: Final = 16
@@ -115,7 +116,7 @@ class Relaxations(Struct, frozen=True):
                 return False
             checkpoint()
         with spending(current().part(_QUESTION_SHARE)):
-            result = solve(asked, target=self.case.device, conflict_free=True, time_limit=None)
+            result = solve(asked, self.case.device, Ask(conflict_free=True))
             if result.has_layout or result.proof.excess.lower_bound:
                 return result.has_layout
             # The families that were searched have none: a bound of every layout, or a free table, decides.
@@ -271,7 +272,7 @@ class Relaxations(Struct, frozen=True):
         """
         try:
             with spending(current().part(share)):
-                result = solve(problem, target=self.case.device, conflict_free=conflict_free, time_limit=None)
+                result = solve(problem, self.case.device, Ask(conflict_free))
         except ProblemFileError:
             return None
         return result if result.has_layout else None

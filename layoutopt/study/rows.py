@@ -326,7 +326,7 @@ def solved(
     asked = constrained(problem, offset=None)
     if problem.is_free:
         with spending(current().part(_SEARCH_SHARE)):
-            asked = assigned(asked, known or solve(asked, target=gpu, time_limit=None))
+            asked = assigned(asked, known or solve(asked, gpu))
     asked = constrained(asked, **constraints)
     case = case_of(asked, gpu)
     ask = Ask(progress=progress, every_layout=not current().spent)  # without time, no proof is sought
@@ -334,7 +334,7 @@ def solved(
         if known is not None:
             result = known
         elif case.widths:
-            result = solve(asked, target=gpu, progress=progress, time_limit=None)
+            result = solve(asked, gpu, Ask(progress=progress))
         else:
             result = solve_cases([case], ask)
     if case.widths:

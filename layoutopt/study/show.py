@@ -158,7 +158,7 @@ def views(
                 cases.append(case_of(tile_problem, gpu))
         if isinstance(problem, Problem):
             problem = constrained(problem, offset=None)
-        answer = solve(problem, target=gpu, time_limit=None)
+        answer = solve(problem, gpu)
     parts = {part.tile: part for part in placed(problem, gpu, answer).parts} if answer.has_layout else {}
     # A tile that no lane touches cannot be drawn: it is left out, or raises an error if there is no other.
     any_touched = any(case.lanes.taking_part for case in cases)

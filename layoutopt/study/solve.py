@@ -22,11 +22,11 @@ from layoutopt.engine.case import Case, case_of, case_of_result
 from layoutopt.engine.estimate import block_occupancy, why_no_estimate
 from layoutopt.ground.budget import DEFAULT_SECONDS, Budget, OutOfTime, deadline, spending, unhurried
 from layoutopt.ground.interrupt import interruptibly
-from layoutopt.ground.log import LOG, Progress
+from layoutopt.ground.log import LOG, Progress, told
 from layoutopt.hardware.devices import Device, device
 from layoutopt.problems.answer import Arrangement, FasterLayout, Method, Result
 from layoutopt.problems.same_layout import room_bytes
-from layoutopt.problems.target import target_of
+from layoutopt.problems.target import Question, target_of
 from layoutopt.problems.types import FAMILIES, Block, Problem
 from layoutopt.search import block
 from layoutopt.search.proposal import Ask
@@ -49,9 +49,12 @@ _CONSTRAINTS: Final = {
 }
 
 
-class Options(block.Options, total=False):
+class Options(Question, total=False):
     """How to solve; see `solve`."""
 
+    workers: int
+    conflict_free: bool
+    method: Method
     known: Result | Arrangement | None
 
 
@@ -94,12 +97,10 @@ def solve(
         VerificationError: the conflict engine does not confirm the model; nothing is returned.
     """
     gpu = target_of(problem, target)
+    ask = Ask(conflict_free, workers, told(progress), method)
 
     def work() -> Result | Arrangement:
-        found = known or block.solve(
-            problem, workers=workers, conflict_free=conflict_free, target=gpu, progress=progress,
-            method=method, time_limit=None,
-        )  # fmt: skip
+        found = known or block.solve(problem, gpu, ask)
         return found if budget.stopped else with_faster(problem, found, gpu, budget.seconds)
 
     with deadline(time_limit) as budget:
@@ -261,7 +262,7 @@ def other_instructions(problem: Problem) -> str | None:
         return None
     try:
         gpu = device(problem.target)
-        best = block.solve(problem, target=gpu, time_limit=None)
+        best = block.solve(problem, gpu)
         if best.layout is None:
             return None
         found = Relaxations(case_of(problem, gpu)).instructions(best.layout)

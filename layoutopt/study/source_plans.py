@@ -19,7 +19,7 @@ from layoutopt.engine.conflicts import Counts, addressing_lanes, count_wavefront
 from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.files.file import tile_from_data
 from layoutopt.ground.arrays import BoolArray, IntArray
-from layoutopt.ground.budget import checkpoint, current
+from layoutopt.ground.budget import checkpoint, current, deadline
 from layoutopt.ground.temporary import temporary_folder
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import Operation
@@ -418,7 +418,8 @@ class Ranking(Struct, frozen=True, dict=True):
         for kind in ("interval", "xor"):
             asked = constrained(problem, families=("none", kind), max_bytes=self._most_bytes)
             with contextlib.suppress(LayoutError):
-                layout = solve(asked, target=self.gpu, time_limit=_SEARCH_SECONDS).layout
+                with deadline(_SEARCH_SECONDS):
+                    layout = solve(asked, self.gpu).layout
                 if layout is not None:
                     yield move_of(layout)
 

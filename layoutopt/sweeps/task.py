@@ -15,12 +15,13 @@ from msgspec import Struct
 
 from layoutopt.errors import LayoutoptError, MachineError
 from layoutopt.ground import json_data
-from layoutopt.ground.budget import OutOfTime
+from layoutopt.ground.budget import OutOfTime, deadline
 from layoutopt.ground.version import __version__
 from layoutopt.hardware.devices import Device, device
 from layoutopt.problems.answer import Method, Status
 from layoutopt.problems.types import Block, Problem
 from layoutopt.search.block import solve
+from layoutopt.search.proposal import Ask
 from layoutopt.study.solve import with_faster
 
 ERROR: Final = "error"
@@ -101,11 +102,11 @@ def outcome_of(task: Task, devices: Sequence[Device]) -> Outcome:
         raise MachineError(f"a worker has layoutopt {__version__}, the sweep {task.version}")
     begun = time.monotonic()
     kind: type[Problem | Block] = Block if b'"tiles":' in task.data else Problem
-    how: dict[str, Any] = {"conflict_free": task.conflict_free, "method": task.method}
     try:
         problem = msgspec.json.decode(task.data, type=kind)
         gpu = device(problem.target, devices)
-        found = solve(problem, target=gpu, time_limit=task.time_limit, **how)
+        with deadline(task.time_limit):
+            found = solve(problem, gpu, Ask(task.conflict_free, method=task.method))
         seconds = time.monotonic() - begun
         data = with_faster(problem, found, gpu, task.time_limit - seconds).to_json()
     except LayoutoptError as error:

@@ -35,6 +35,7 @@ from typing import Any
 
 import msgspec
 
+from layoutopt import solve
 from layoutopt.codegen import cuda, cute
 from layoutopt.codegen.c_family import address_from, arguments, base_of, guarded_loops, parameter
 from layoutopt.codegen.c_text import to_c
@@ -50,7 +51,6 @@ from layoutopt.index.address_forms import over_tid
 from layoutopt.kernels.program import Exit, Jump, Memory, Program, Step, read_by
 from layoutopt.kernels.read.files import kernels
 from layoutopt.problems.types import Problem
-from layoutopt.search.block import solve
 
 ROOT = Path(__file__).parents[2]
 RECORD = ROOT / "tests/data/h200_runs.json"

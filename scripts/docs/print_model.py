@@ -18,10 +18,9 @@ from pathlib import Path
 
 import msgspec
 
-from layoutopt import load
+from layoutopt import load, solve
 from layoutopt.hardware.devices import device, load_devices
 from layoutopt.model.layout_model import LayoutModel
-from layoutopt.search.block import solve
 
 _LIST = re.compile(r"(\w+):\[([-\d,]*)\]")
 _FAR = 1 << 39  # a bound beyond it binds nothing

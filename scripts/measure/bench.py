@@ -119,9 +119,9 @@ def write(folder: Path) -> None:
 
 def programs() -> Iterator[tuple[dict[str, Any], str]]:
     """Each kernel with its layouts: what is published, ours, and what is recommended where that is another."""
+    from layoutopt import solve
     from layoutopt.codegen.languages import plan
     from layoutopt.hardware.devices import device
-    from layoutopt.search.block import solve
     from layoutopt.study.compare import compare
 
     gpu = device("sm_90")

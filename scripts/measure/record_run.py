@@ -78,9 +78,9 @@ def write_tiles(folder: Path) -> None:
 
 def programs() -> Iterator[tuple[dict[str, Any], str]]:
     """Ours and the published layout of every problem: what is predicted, and a program."""
+    from layoutopt import solve
     from layoutopt.files.catalogue import of_one_tile
     from layoutopt.files.file import load
-    from layoutopt.search.block import solve
 
     for name, path in of_one_tile().items():
         problem = load(path)

@@ -40,10 +40,10 @@ def effective(header: str) -> list[str]:
 
 def operand(element: str, letter: str) -> tuple[dict, str, str]:
     """The problem that `new gemm` writes, the offset of its layout and the emitted header."""
+    from layoutopt import solve
     from layoutopt.codegen.block import emit
     from layoutopt.files.file import from_data
     from layoutopt.files.starters import starter
-    from layoutopt.search.block import solve
 
     data = starter("gemm", element=element, operand=letter)
     problem = from_data(data)

@@ -21,12 +21,12 @@ import on_gpu
 from on_gpu import CONFLICTS_SUM, ELSEWHERE_SUM, HOPPER_FLAGS, WAVEFRONTS_SUM
 from written import problem_of
 
+from layoutopt import solve
 from layoutopt.accesses.trace import trace
 from layoutopt.codegen.block import emit
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device
 from layoutopt.hardware.fragments import fragments
-from layoutopt.search.block import solve
 
 HERE = Path(__file__).parent
 COUNTERS = {"bank_conflicts": CONFLICTS_SUM, "wavefronts": WAVEFRONTS_SUM, "elsewhere": ELSEWHERE_SUM}

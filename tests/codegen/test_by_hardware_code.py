@@ -14,6 +14,7 @@ from hardware_tiles import FILL, MEASURED, solved
 from test_emit_languages import is_where_cute_puts_it
 from written import access_from, data_of, one_tile, problem_of, refused_with, saved
 
+from layoutopt import solve
 from layoutopt.codegen.block import code_of
 from layoutopt.codegen.cute import tiling
 from layoutopt.codegen.languages import plan, run_plan
@@ -23,7 +24,6 @@ from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.files.file import from_data
 from layoutopt.files.result_file import answer_from_data
 from layoutopt.hardware.devices import BANK_CONFLICTS, WAVEFRONTS, device
-from layoutopt.search.block import solve
 from layoutopt.study.block import check_answer, placed, placed_in_use
 
 

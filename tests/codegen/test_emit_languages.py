@@ -19,11 +19,11 @@ from conftest import ROOT, problem_id
 from emit_programs import FORMULAS, GXX, SOLVED, emit, expected, run_python, same, solved, tabled, visits
 from written import one_tile, problem_of
 
+from layoutopt import solve
 from layoutopt.codegen.languages import plan
 from layoutopt.errors import LayoutError
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device
-from layoutopt.search.block import solve
 
 pytestmark = pytest.mark.tools
 every_problem = pytest.mark.parametrize("path", FORMULAS, ids=problem_id)

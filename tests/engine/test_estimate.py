@@ -15,7 +15,7 @@ from layoutopt.expressions.grammar import parse
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import Timing, device
 from layoutopt.report.text import report
-from layoutopt.search.block import solve
+from layoutopt.search import block
 from layoutopt.study.solve import with_faster
 
 TIMES = json.loads((ROOT / "tests/data/h200_times.json").read_text())
@@ -27,6 +27,11 @@ def counted(problem, offset):
     case = case_under(problem, device(problem.target), node)
     counts = case.count(case.table(node))
     return case, node, counts, terms(case, node)
+
+
+def searched(problem):
+    """The answer of the search, with nothing beside it."""
+    return block.solve(problem, device(problem.target))
 
 
 def test_the_formula_by_hand():
@@ -142,12 +147,12 @@ def test_a_device_without_measurements_borrows():
 
 def test_solve_says_what_is_faster_and_takes_it_where_time_comes_first():
     problem = load("transpose_32x32_f32")
-    found = with_faster(problem, solve(problem, time_limit=None), device("sm_90"), None)
+    found = with_faster(problem, searched(problem), device("sm_90"), None)
     assert (found.offset, found.faster.offset) == ("x0*32 + (x1 ^ x0)", "x0*33 + x1")
     assert found.faster.cycles < found.estimate.cycles
     assert "124 more bytes" in found.faster.text
     assert found.faster.text.endswith("; --minimise time is as fast")  # of other families
-    least = solve(constrained(problem, minimise="time"), time_limit=None)
+    least = searched(constrained(problem, minimise="time"))
     assert (least.offset, least.status, least.excess) == ("x0*33 + x1", "feasible", 0)
     assert least.estimate.cycles == found.faster.cycles
     assert "no proof" in least.reason
@@ -159,21 +164,21 @@ def test_what_is_faster_leaves_as_many_blocks_to_a_multiprocessor():
     full = msgspec.structs.replace(problem.block, other_shared_bytes=112720)
     crowded = msgspec.structs.replace(problem, block=full)
     for asked, bytes_then in ((problem, 3096), (crowded, 2992)):
-        found = with_faster(asked, solve(asked, time_limit=None), device("sm_90"), 10)
+        found = with_faster(asked, searched(asked), device("sm_90"), 10)
         assert (found.bytes, found.faster.bytes) == (2992, bytes_then)
 
 
 def test_where_time_cannot_come_first_or_is_not_estimated():
     problem = load("any_bin_8x256_u32")
     with refused_with("layout.minimise"):
-        solve(constrained(problem, minimise="time"), time_limit=None)
-    assert with_faster(problem, solve(problem, time_limit=5), device("sm_90"), None).estimate is None
+        searched(constrained(problem, minimise="time"))
+    assert with_faster(problem, searched(problem), device("sm_90"), None).estimate is None
     problem = load("raft/contractions_64x32_f32")  # no time is left
-    assert with_faster(problem, solve(problem, time_limit=None), device("sm_90"), 0).estimate is None
+    assert with_faster(problem, searched(problem), device("sm_90"), 0).estimate is None
 
 
 def test_a_block_that_no_multiprocessor_holds_is_said_to_be_one():
     problem = problem_of("512x512 f16, 128 threads", "rows: load 16 [tid, 8*i]; i<4")
-    result = with_faster(problem, solve(problem, time_limit=None), device("sm_90"), None)
+    result = with_faster(problem, searched(problem), device("sm_90"), None)
     assert result.estimate.blocks_per_sm == 0
     assert "; not even one such block fits on a multiprocessor\n" in report(problem, result)

@@ -12,6 +12,7 @@ from oracle import toy
 from oracle.banks import weighted_excess
 from written import batched_rows_and_columns, constrained, lines_of, problem_of, ring
 
+from layoutopt import solve
 from layoutopt.accesses.trace import trace
 from layoutopt.engine.case import case_of
 from layoutopt.expressions.grammar import lookups
@@ -29,7 +30,6 @@ from layoutopt.problems.answer import Status
 from layoutopt.proof import reasons
 from layoutopt.report.text import report
 from layoutopt.search.beyond import with_tables
-from layoutopt.search.block import solve
 from layoutopt.search.proposal import Ask, Found, Proposal, Proved
 from layoutopt.search.search import Search
 from layoutopt.search.solve import PROPOSERS

@@ -18,9 +18,9 @@ from hardware_tiles import FILL
 from oracle import toy
 from written import data_of, lines_of, planes
 
+from layoutopt import solve
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device
-from layoutopt.search.block import solve
 from layoutopt.search.certify import certificate
 
 SCRIPT = ROOT / "scripts" / "checkers" / "check_certificate.py"

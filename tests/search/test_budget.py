@@ -10,6 +10,7 @@ from conftest import SOLVE_LIMIT
 from written import data_of, lines_of, problem_of, refused_with, rows_of, saved
 
 import layoutopt
+from layoutopt import solve
 from layoutopt.accesses.trace import Trace, trace
 from layoutopt.cli.process import call
 from layoutopt.engine.case import case_of
@@ -34,7 +35,7 @@ from layoutopt.model.pitches import by_span
 from layoutopt.model.space import space_of
 from layoutopt.problems.types import FAMILIES
 from layoutopt.proof.reasons import SearchLimits, every_layout
-from layoutopt.search.block import solve
+from layoutopt.search import block
 from layoutopt.search.proposal import Ask
 from layoutopt.search.search import Search
 from layoutopt.search.solve import PROPOSERS, solve_cases
@@ -115,10 +116,10 @@ def test_an_answer_says_where_the_limit_ended_the_search_for_a_cheaper_index():
     problem = problem_of("8x8 f32, 32 threads", "a: load 4 [tid // 8 + i, tid % 8]; i<4")
     budget = Budget(1e6)
     with spending(budget):
-        left = solve(problem, time_limit=None)
+        left = block.solve(problem, device(problem.target))
         assert (left.status, left.reason) == ("optimal", "")
         budget.cut_short()
-        cut = solve(problem, time_limit=None)
+        cut = block.solve(problem, device(problem.target))
     proved = cut.proof.index_cost.proved
     assert cut.reason == ("" if proved else "the time limit ended the search for a cheaper index")
 

@@ -13,7 +13,7 @@ from oracle import toy
 from oracle.random_tiles import random_case
 from written import access_from, constrained, data_of, problem_of, refused_with, saved
 
-from layoutopt import Status
+from layoutopt import Status, solve
 from layoutopt.accesses.trace import trace
 from layoutopt.codegen.block import code_of
 from layoutopt.engine.conflicts import count_wavefronts
@@ -23,7 +23,6 @@ from layoutopt.files.result_file import answer_from_data
 from layoutopt.ground.budget import Budget, spending
 from layoutopt.hardware.devices import device
 from layoutopt.problems.same_layout import groups
-from layoutopt.search.block import solve
 from layoutopt.search.fronts import explore, plan_of, units_of
 from layoutopt.search.packing import Plan
 from layoutopt.study.block import placed
