@@ -39,6 +39,7 @@ from layoutopt.search.packing import least_bytes, pack, rounded_up
 from layoutopt.search.proposal import STOPPED, Ask, of_tile
 from layoutopt.search.scene import searched_families
 from layoutopt.search.solve import solve_cases
+from layoutopt.search.verify import Answer
 
 _AS_USUAL: Final = Ask()
 # Of the time, for a search without a budget, where the file has none and a block of the GPU has one.
@@ -65,7 +66,8 @@ def solve(problem: Problem | Block, gpu: Device, ask: Ask = _AS_USUAL) -> Result
         VerificationError: the conflict engine does not confirm the model; nothing is returned.
     """
     if isinstance(problem, Problem):
-        return solve_tile(problem, gpu, ask)
+        answer = solve_tile(problem, gpu, ask)
+        return _out_of_time(problem, gpu) if answer is None else answer.result
     tiles = _Tiles(problem, gpu, ask)
     found = tiles.of_fewest_bytes() if problem.layout.objective.bytes_first else tiles.within_room()
     return replace(found, reason=what_ended(found))
@@ -122,7 +124,7 @@ class _Tiles:
             return replace(found, max_bytes=limit)
         sizes, alignments, are_smallest = [], [], True  # of the smallest layout of each unit
         for unit in self.units:
-            result = _solved(block, self.ask, unit, 1 / (2 * len(self.units)), unit.asked)
+            result = _solved(block, self.ask, unit, 1 / (2 * len(self.units)), unit.asked).result
             if result.layout is None:
                 return self._in_bytes(block.layout.max_bytes)
             alignments.append(result.alignment_bytes or 1)
@@ -159,8 +161,8 @@ class _Tiles:
         least_excess, least_size, complete = self._proved(explored, total, tight, limit)
         placed = tuple(_placed(unit, p, bases[i]) for i, (unit, p) in enumerate(pairs))
         with unhurried():
-            for unit, part in zip(units, placed, strict=True):
-                _verify(unit, part)
+            for point, part in zip(points, placed, strict=True):
+                _verify(point, part)
         return Arrangement(
             problem=self.block.name,
             target=self.gpu.name,
@@ -226,13 +228,20 @@ class _Tiles:
         )
 
 
-def _solved(block: Block, ask: Ask, unit: Unit, share: float, problem: Problem) -> Result:
+def _out_of_time(problem: Problem, gpu: Device) -> Result:
+    """The answer where nothing is known."""
+    proof = Proof(Bound(0, EVERY_LAYOUT), Bound(problem.tile.bytes, EVERY_LAYOUT))
+    return Result(problem.name, gpu.name, Status.UNKNOWN, proof, reason="out of time")
+
+
+def _solved(block: Block, ask: Ask, unit: Unit, share: float, problem: Problem) -> Answer:
     """The answer to a problem of a unit of the block, in a share of the time left."""
     ask = replace(ask, progress=of_tile(unit.tiles[0].name, ask.progress))
     with fields_of(block, *unit.tiles), spending(current().part(share)):
         if unit.is_settled:
             return solve_cases([unit.case.constrained(problem.layout)], ask)
-        return solve_tile(problem, unit.case.device, ask)
+        answer = solve_tile(problem, unit.case.device, ask)
+        return answer or Answer(unit.case, _out_of_time(problem, unit.case.device))
 
 
 def _excess(points: Sequence[Point]) -> Fraction:
@@ -311,12 +320,12 @@ def _number(value: Fraction) -> int | float:
     return int(value) if value.denominator == 1 else float(value)
 
 
-def _verify(unit: Unit, part: PlacedTile) -> None:
-    """Count the accesses at every base of a unit's tiles; VerificationError where that differs."""
+def _verify(point: Point, part: PlacedTile) -> None:
+    """Count the accesses at every base of the tiles of a point; VerificationError where that differs."""
     assert part.result.layout is not None
-    case, promised = unit.case_of(part.result), _counts(part.result.accesses)
+    promised = _counts(part.result.accesses)
     for base in sorted({start for place in part.places for start in place.starts}):
-        if _counts(case.measure(part.result.layout, base)) != promised:
+        if _counts(point.case.measure(part.result.layout, base)) != promised:
             raise VerificationError(
                 f"tile {part.tiles[0]!r}: the accesses cost another number of wavefronts at byte {base}"
             )

@@ -54,7 +54,7 @@ from layoutopt.problems.types import Access, Constraints, Problem
 from layoutopt.search.lanes import under_layout
 from layoutopt.search.proposal import COUNTED, STOPPED, Ask, Found, Proposal, Proved
 from layoutopt.search.solve import solve_fixed
-from layoutopt.search.verify import verified
+from layoutopt.search.verify import Answer, verified
 
 _MOST_SOLVED: Final = 8  # orders of elements that a layout is sought for
 _SHARE: Final = 0.5  # of the time left, for each of these orders
@@ -69,14 +69,16 @@ _INDEX_LEFT: Final = "the time limit ended the search for a cheaper index"
 _OTHERS_LEFT: Final = "the time limit ended the search for layouts outside the scope, or for a cheaper index"
 
 
-def solve_tile(problem: Problem, gpu: Device, ask: Ask) -> Result:
-    """The answer to a problem of one tile, in the time there is; errors are those of `block.solve`."""
+def solve_tile(problem: Problem, gpu: Device, ask: Ask) -> Answer | None:
+    """The answer to a problem of one tile; None where the time was over before there was anything to say.
+
+    Errors are those of `block.solve`.
+    """
     try:
-        result = _answered(problem, gpu, ask)
-        return replace(result, reason=what_ended(result))
+        answer = _answered(problem, gpu, ask)
+        return answer.saying(reason=what_ended(answer.result))
     except OutOfTime:
-        proof = Proof(Bound(0, EVERY_LAYOUT), Bound(problem.tile.bytes, EVERY_LAYOUT))
-        return Result(problem.name, gpu.name, Status.UNKNOWN, proof, reason="out of time")
+        return None
 
 
 def what_ended(result: Result | Arrangement) -> str:
@@ -123,9 +125,7 @@ class _Solved(Struct, frozen=True):
 
     # The best least. Of instructions: wavefronts, bytes, instructions; of lanes: as `verify.Answer.rank`
     rank: tuple[float, ...]
-    result: Result
-    chosen: Problem  # the file's problem, nothing left open
-    case: Case  # of `chosen`
+    answer: Answer  # its case has nothing left open
     complete: bool = False  # whether nothing is better, whatever the choice
 
 
@@ -145,16 +145,16 @@ class _Open(abc.ABC):
     def __init__(self, problem: Problem, gpu: Device, ask: Ask) -> None:
         self.problem, self.gpu, self.ask = problem, gpu, ask
         self.best: _Solved | None = None
-        self.refused: Result | None = None
+        self.refused: Answer | None = None
 
     def consider(self, choice: _Choice) -> None:
         """Solve a choice, in its share of the time, and keep the answer where none so far is better."""
         with spending(current().part(_SHARE)) if self.leaves_time else contextlib.nullcontext():
-            result = _answered(choice.problem, choice.gpu, self.ask)
-        if result.layout is None:
-            self.refused = self.refused or result
+            answer = _answered(choice.problem, choice.gpu, self.ask)
+        if answer.result.layout is None:
+            self.refused = self.refused or answer
         else:
-            solved = self.solved(choice, result)
+            solved = self.solved(choice, answer.result)
             self.best = min(self.best or solved, solved, key=lambda solved: solved.rank)
 
     @abc.abstractmethod
@@ -170,7 +170,7 @@ class _Open(abc.ABC):
         """The best, with what is proved of every choice."""
 
 
-def _answered(problem: Problem, gpu: Device, ask: Ask) -> Result:
+def _answered(problem: Problem, gpu: Device, ask: Ask) -> Answer:
     """The answer to a problem: where instructions or lanes are open, the best over the choices of them.
 
     Raises:
@@ -192,13 +192,13 @@ def _answered(problem: Problem, gpu: Device, ask: Ask) -> Result:
             except (OutOfTime, LayoutError):  # lanes of a direct load do not write side by side
                 pass
     if left_open.best is not None:
-        return left_open.answer(left_open.best)
+        return replace(left_open.best.answer, result=left_open.answer(left_open.best))
     refused, max_bytes, unrefuted = left_open.refused, problem.layout.max_bytes, left_open.unrefuted
     if refused is None:
         raise OutOfTime
     too_large = max_bytes is not None and max_bytes < problem.tile.bytes  # whatever the choice
-    if unrefuted and refused.status is Status.INFEASIBLE and not too_large:
-        return refused.unproved(f"{unrefuted}; {refused.reason}")
+    if unrefuted and refused.result.status is Status.INFEASIBLE and not too_large:
+        return refused.unproved(f"{unrefuted}; {refused.result.reason}")
     return refused
 
 
@@ -246,17 +246,19 @@ class _Instructions(_Open):
             case = case_of(chosen, self.gpu)
             counts = case.count(case.table(result.layout))
             wavefronts = case.weighted_wavefronts(counts) / case.lanes.weight_unit
-        solved = _Solved((wavefronts, result.bytes or 0, choice.instructions), result, chosen, case)
+        rank = wavefronts, result.bytes or 0, choice.instructions
+        solved = _Solved(rank, Answer(case, result, wavefronts))
         if choice.problem is self.as_in_file:
             self.rank_in_file = solved.rank
         return solved
 
     def answer(self, best: _Solved) -> Result:
         """Optimal where nothing takes fewer wavefronts or bytes."""
-        problem, result, layout, case = self.problem, best.result, best.result.layout, best.case
+        problem, case, result = self.problem, best.answer.case, best.answer.result
+        layout, chosen = result.layout, best.answer.case.asked
         assert layout is not None
         with unhurried():
-            check_instructions(problem, best.chosen, self.gpu)
+            check_instructions(problem, chosen, self.gpu)
             case.check(case.table(layout))
             if [r.wavefronts for r in case.measure(layout)] != [r.wavefronts for r in result.accesses]:
                 raise VerificationError(
@@ -272,7 +274,7 @@ class _Instructions(_Open):
             result,
             proof=replace(result.proof, wavefronts=least),
             hints=(*result.hints, *self._gain(best)),
-            accesses=named_choices(result.accesses, problem, best.chosen),
+            accesses=named_choices(result.accesses, problem, chosen),
         )
 
     def _gain(self, best: _Solved) -> Iterator[str]:
@@ -461,7 +463,7 @@ class _Lanes(_Open):
             yield _Choice(self.natural, self.gpu)  # the relaxed problem has direct loads as they are written
         for problem in self._with_fixed_lanes():
             assert self.best is not None
-            result = self.best.result
+            result = self.best.answer.result
             if self.conflict_free and result.proof.objective.lower_bound > 0:
                 return
             # Natural lanes may have a cheaper index.
@@ -472,11 +474,11 @@ class _Lanes(_Open):
         """The problem with fixed lanes, of `FreeLanes.others` and then of the best answer so far."""
         if self.best is not None:
             yield from self.lanes.others()
-            yield assigned(self.problem, self.best.result)
+            yield assigned(self.problem, self.best.answer.result)
 
     def answer(self, best: _Solved) -> Result:
         """The best; where conflicts are ruled out and it has some, an answer without a layout."""
-        result, bound = best.result, best.result.proof.objective
+        result, bound = best.answer.result, best.answer.result.proof.objective
         if not (self.conflict_free and result.excess):
             return result
         status, reason = Status.UNKNOWN, f"no layout without conflicts was found; {_LANES_LEFT}"
@@ -504,7 +506,7 @@ class _Lanes(_Open):
         if not (self.lanes.may_be_dealt and says_more):
             return relaxed  # that no excess and the tile's own bytes are the least holds in any order
         with contextlib.suppress(OutOfTime):
-            return _answered(self.lanes.relaxed(dealt=True), self.lanes.together, self.ask)
+            return _answered(self.lanes.relaxed(dealt=True), self.lanes.together, self.ask).result
         return None
 
     def solved(self, choice: _Choice, result: Result) -> _Solved:
@@ -525,8 +527,8 @@ class _Lanes(_Open):
             proposal = self._proposal(case, layout, excess, result, self.floor)
             answer = verified(case, proposal)
         reports = named_choices(answer.result.accesses, self.problem, settled)
-        shown = replace(answer.result, accesses=reports, method=self.ask.method)
-        return _Solved(answer.rank, shown, chosen=settled, case=case, complete=proposal.complete)
+        answer = answer.saying(accesses=reports, method=self.ask.method)
+        return _Solved(answer.rank, answer, complete=proposal.complete)
 
     def _proposal(
         self, case: Case, layout: Layout, excess: float, result: Result, floor: Result | None

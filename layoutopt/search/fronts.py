@@ -34,7 +34,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from layoutopt.accesses.free_lanes import free_accesses, naturally
-from layoutopt.engine.case import Case, case_of, case_of_result
+from layoutopt.engine.case import Case, case_of
 from layoutopt.errors import ProblemFileError
 from layoutopt.expressions.grammar import Node
 from layoutopt.files.checks import fields_of
@@ -46,6 +46,7 @@ from layoutopt.problems.answer import Result, Status
 from layoutopt.problems.same_layout import Groups, alike, side_by_side
 from layoutopt.problems.types import Block, NamedTile, Problem
 from layoutopt.search.packing import Plan, least_bytes, pack, rounded_up
+from layoutopt.search.verify import Answer
 
 # Bases in a word at which a layout is counted, to place it at less than whole words.
 _MOST_BASES: Final = 4
@@ -88,33 +89,24 @@ class Unit:
         objective = self.asked.layout.objective
         return objective.counts_only and not self.asked.is_free and not self.chooses_widths
 
-    def case_of(self, result: Result) -> Case:
-        """The accesses with the lanes and widths that a result chose."""
-        if self.is_settled:
-            return self.case
-        with unhurried():
-            return case_of_result(self.asked, self.case.device, result)
-
-    def value(self, result: Result) -> Fraction:
+    def value(self, answer: Answer) -> Fraction:
         """What the objective minimises first: index cost, time, weighted excess, or wavefronts."""
-        assert result.layout is not None
+        result = answer.result
         objective, cost = self.asked.layout.objective, result.proof.index_cost
         if objective.instructions_first:
             return Fraction(cost.value if cost is not None else 0)
         if objective.time_first:
             return exact(result.estimate.cycles if result.estimate is not None else 0)
         if self.chooses_widths:
-            case = self.case_of(result)
-            counts = case.count(case.table(result.layout))
-            return exact(case.weighted_wavefronts(counts) / case.lanes.weight_unit)
+            return exact(answer.wavefronts)
         return exact(result.weighted_excess or 0)
 
-    def bound(self, result: Result) -> Fraction:
+    def bound(self, answer: Answer) -> Fraction:
         """Lower bound of `value`; a guess, on which no proof rests, where the unit is not settled."""
-        proved = exact(result.proof.objective.lower_bound)
+        result, proved = answer.result, exact(answer.result.proof.objective.lower_bound)
         if self.is_settled or result.layout is None:
             return proved
-        value = self.value(result)
+        value = self.value(answer)
         if self.asked.layout.objective.counts_only and result.status is not Status.OPTIMAL:
             return value - exact(result.weighted_excess or 0) + proved
         return value
@@ -237,6 +229,7 @@ class Point(Struct, frozen=True):
     second: Fraction  # weighted excess, where that does not come first, else 0
     operations: int  # index cost, which decides between equal values and bytes
     result: Result
+    case: Case  # the accesses, with the lanes and widths of `result`
 
 
 @dataclass(slots=True)
@@ -252,7 +245,7 @@ class Front:
     floor: Fraction = Fraction(0)  # lower bound of the weighted excess of every layout of any kind
     reason: str = ""  # why there is no smaller layout, or none was found
 
-    def explore(self, unit: Unit, solver: Callable[[Problem], Result], *, again: bool = False) -> None:
+    def explore(self, unit: Unit, solver: Callable[[Problem], Answer], *, again: bool = False) -> None:
         """Add the next point; with `again`, solve for the last one with more time and keep the better.
 
         `unit`: whose front this is; it says what a result has of the first objective, and its bound.
@@ -263,10 +256,10 @@ class Front:
         layout = self.problem.layout
         if before:
             layout = replace(layout, max_bytes=before[-1].bytes - 1)
-        result = solver(replace(self.problem, layout=layout))
-        with unhurried():  # counting the result at its lanes must not stop where the time is over
-            bound = max(unit.bound(result), known_bound)
-            point = _point(unit, result, bound) if result.layout is not None else None
+        answer = solver(replace(self.problem, layout=layout))
+        result, bound = answer.result, max(unit.bound(answer), known_bound)
+        with unhurried():  # counting the layout at its bases must not stop where the time is over
+            point = _point(unit, answer, bound) if result.layout is not None else None
         proved = result.proof.objective
         if proved.everywhere:  # of every layout, of any size
             self.floor = max(self.floor, exact(proved.lower_bound))
@@ -289,8 +282,9 @@ class Front:
         self.smaller = Cost(bound, above=int(costs_more)) if has_pads else None
 
 
-def _point(unit: Unit, result: Result, bound: Fraction) -> Point:
-    """The point of a front that a result with a layout is; `bound` as in `Point`."""
+def _point(unit: Unit, answer: Answer, bound: Fraction) -> Point:
+    """The point of a front that an answer with a layout is; `bound` as in `Point`."""
+    result = answer.result
     assert result.layout is not None
     assert result.bytes is not None
     assert result.weighted_excess is not None
@@ -298,12 +292,13 @@ def _point(unit: Unit, result: Result, bound: Fraction) -> Point:
     return Point(
         bytes=result.bytes,
         sizes=unit.sizes(unit.case.table(result.layout)),
-        alignment=own_alignment(unit, result.layout, result.alignment_bytes or 1, unit.case_of(result)),
-        value=unit.value(result),
+        alignment=own_alignment(unit, result.layout, result.alignment_bytes or 1, answer.case),
+        value=unit.value(answer),
         bound=bound,
         second=Fraction(0) if excess_first else exact(result.weighted_excess),
         operations=cost.value if cost else 0,
         result=result,
+        case=answer.case,
     )
 
 
@@ -410,7 +405,7 @@ def _options(unit: Unit, *, optimistic: bool) -> Iterator[Option]:
 
 
 def explore(
-    units: Sequence[Unit], plan: Plan, limit: int | None, solver: Callable[[Unit, float, Problem], Result]
+    units: Sequence[Unit], plan: Plan, limit: int | None, solver: Callable[[Unit, float, Problem], Answer]
 ) -> Explored:
     """Explore the fronts of the units until the best combination is known, or the time is over.
 

@@ -12,7 +12,7 @@ from layoutopt.engine.estimate import estimate, why_no_estimate
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import OutOfTime, current, spending, unhurried
 from layoutopt.hardware.devices import Device
-from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Proof, Result, Status
+from layoutopt.problems.answer import EVERY_LAYOUT, Bound, Proof, Status
 from layoutopt.problems.types import FAMILIES, Problem
 from layoutopt.search import dictated, formulas
 from layoutopt.search.beyond import beyond
@@ -54,7 +54,7 @@ PROPOSERS: Final[tuple[Proposer, ...]] = (
 _CUTE: Final[tuple[Proposer, ...]] = (by_sample, formulas.swizzles_alone)
 
 
-def solve_fixed(problem: Problem, gpu: Device, ask: Ask) -> Result:
+def solve_fixed(problem: Problem, gpu: Device, ask: Ask) -> Answer:
     """The answer to a problem whose instructions and lanes are fixed, over every choice of its widths.
 
     Raises:
@@ -63,7 +63,7 @@ def solve_fixed(problem: Problem, gpu: Device, ask: Ask) -> Result:
     return solve_cases(cases(problem, gpu), ask, len(width_choices(problem)))
 
 
-def solve_cases(of_problem: Iterable[Case], ask: Ask, choices: int = 1) -> Result:
+def solve_cases(of_problem: Iterable[Case], ask: Ask, choices: int = 1) -> Answer:
     """The best verified answer over several cases of one problem, solved one after another.
 
     Args:
@@ -88,7 +88,8 @@ def solve_cases(of_problem: Iterable[Case], ask: Ask, choices: int = 1) -> Resul
         if not answers:
             raise
         all_there = False
-    return replace(best(answers, all_there), method=ask.method)
+    least = best(answers, all_there)
+    return least.saying(method=ask.method)
 
 
 def _solved(case: Case, ask: Ask) -> Answer:
@@ -179,8 +180,9 @@ def _best_by_families(case: Case, ask: Ask, reason: str) -> Iterator[tuple[bool,
             if k == 0:
                 raise
             return
-        result = answer.result if part.is_all else replace(answer.result, proof=_held_everywhere(answer))
-        yield part.is_all, replace(answer, case=case, result=result.unproved(reason))
+        if not part.is_all:
+            answer = answer.saying(proof=_held_everywhere(answer))
+        yield part.is_all, replace(answer, case=case).unproved(reason)
 
 
 def _held_everywhere(answer: Answer) -> Proof:
@@ -201,7 +203,7 @@ def estimated(answer: Answer) -> Answer:
         return answer
     with unhurried():
         took = estimate(case, result.layout)
-    return replace(answer, result=replace(result, estimate=took))
+    return answer.saying(estimate=took)
 
 
 def check_solvable(case: Case, ask: Ask) -> None:
@@ -227,27 +229,25 @@ def check_solvable(case: Case, ask: Ask) -> None:
             raise ProblemFileError("layout.minimise", f"{first} cannot come first with the method 'model'")
 
 
-def best(answers: Sequence[Answer], all_there: bool = True) -> Result:
+def best(answers: Sequence[Answer], all_there: bool = True) -> Answer:
     """The best of one answer for each choice of widths: optimal if all are there and none can do better.
 
     By weighted wavefronts, bytes and index cost, in the order that is asked for. Excess would not do:
     16 bytes in two wavefronts more than ideal and 8 bytes in none may cost the same.
     """
     with_layout = [answer for answer in answers if answer.result.layout is not None]
-    unknown = [answer.result for answer in answers if answer.result.status is Status.UNKNOWN]
+    unknown = [answer for answer in answers if answer.result.status is Status.UNKNOWN]
     proofs = [answer.result.proof for answer in answers]
     if not with_layout:
-        result = (unknown or [answer.result for answer in answers])[0]
-        result = replace(result, proof=_of_all_widths(result.proof, proofs, all_there))
-        if all_there or unknown:
-            return result
-        return result.unproved(_WIDTHS_LEFT)
+        first = (unknown or answers)[0]
+        first = first.saying(proof=_of_all_widths(first.result.proof, proofs, all_there))
+        return first if all_there or unknown else first.unproved(_WIDTHS_LEFT)
     least = min(with_layout, key=lambda answer: answer.rank)
     if all_there and not unknown and all(a is least or _is_refuted(a, least) for a in with_layout):
-        return least.result
+        return least
     proof = _of_all_widths(least.result.proof, proofs, all_there)
     proof = replace(proof, bytes=Bound(least.case.lowered.tile.bytes, EVERY_LAYOUT))
-    return replace(least.result, proof=proof).unproved(least.result.reason or _WIDTHS_LEFT)
+    return least.saying(proof=proof).unproved(least.result.reason or _WIDTHS_LEFT)
 
 
 def _of_all_widths(proof: Proof, proofs: Sequence[Proof], all_there: bool) -> Proof:

@@ -1,7 +1,7 @@
 """From what was promised to a result: the conflict engine confirms it, or nothing is returned."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final, Self
 
 import numpy as np
 from msgspec import Struct
@@ -43,6 +43,14 @@ class Answer(Struct, frozen=True):
             cost.value if cost is not None else 0,
             (took.blocks_per_sm == 0, took.time, took.cycles) if took is not None else (),
         )
+
+    def saying(self, **fields: Any) -> Self:
+        """The same, with other fields of the result."""
+        return replace(self, result=replace(self.result, **fields))
+
+    def unproved(self, reason: str) -> Self:
+        """See `Result.unproved`."""
+        return replace(self, result=self.result.unproved(reason))
 
 
 def verified(case: Case, proposal: Proposal, *, conflict_free: bool = False) -> Answer:

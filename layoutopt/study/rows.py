@@ -136,7 +136,7 @@ class TileRows:
         layout = replace(self.case.asked.layout, families=allowed)
         ask = Ask(progress=self.progress, every_layout=not self.budget.spent)
         with spending(self.budget.part(_SEARCH_SHARE)):
-            return solve_cases([self.case.constrained(layout)], ask)
+            return solve_cases([self.case.constrained(layout)], ask).result
 
     def _family_rows(self) -> list[Row]:
         """The best of each family; a wider family's row is no worse than those of the families within it."""
@@ -336,7 +336,7 @@ def solved(
         elif case.widths:
             result = solve(asked, gpu, Ask(progress=progress))
         else:
-            result = solve_cases([case], ask)
+            result = solve_cases([case], ask).result
     if case.widths:
         with unhurried():
             case = case_of_result(asked, gpu, result)

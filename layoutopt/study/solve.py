@@ -151,9 +151,9 @@ def with_faster(
             padded = solve_cases([case.constrained(constraints)], Ask(every_layout=False))
     except OutOfTime:
         return answer
-    if padded.layout is None or padded.offset == answer.offset:
+    if padded.result.layout is None or padded.result.offset == answer.offset:
         return answer
-    return replace(answer, faster=_faster_hint(answer, estimated(Answer(case, padded)).result))
+    return replace(answer, faster=_faster_hint(answer, estimated(padded).result))
 
 
 def _most_bytes(case: Case, answer: Result) -> int | None:
