@@ -4,7 +4,6 @@ import itertools
 import json
 import random
 
-import msgspec
 import numpy as np
 import pytest
 from command import layoutopt
@@ -23,8 +22,11 @@ from layoutopt.files.result_file import answer_from_data
 from layoutopt.ground.budget import Budget, spending
 from layoutopt.hardware.devices import device
 from layoutopt.problems.same_layout import groups
+from layoutopt.search import block
+from layoutopt.search.choices import solve_tile
 from layoutopt.search.fronts import explore, plan_of, units_of
 from layoutopt.search.packing import Plan
+from layoutopt.search.proposal import Ask
 from layoutopt.study.block import placed
 
 SMALL = [(2, 4), (3, 3), (2, 6), (4, 2), (3, 4), (2, 2, 2), (12,), (3, 5)]
@@ -207,7 +209,7 @@ def test_packed_elements_and_lanes_that_choose():
         columns: load 4 [lane, 8*i]; i<8; tile weights
         count: load 4 [bin, lane]; tile bins; any bin<4""")
     result = solve(tile_set)
-    single = [solve(problem) for _, problem in groups(tile_set)]
+    single = [block.solve(problem, device(problem.target)) for _, problem in groups(tile_set)]
     assert [part.result for part in result.tiles] == single
     assert result.bytes == 2 * single[0].bytes + single[1].bytes
     assert result.excess == sum(r.excess for r in single)
@@ -355,15 +357,15 @@ def test_what_was_cut_short_has_the_time_that_others_leave(columns, seconds, con
         T{k}_rows: load 4 [0, tid % 32]; tile T{k}
         T{k}_columns: load 4 [tid, 0]; tile T{k}""" for k, n in enumerate(columns))  # fmt: skip
     tile_set, asked, clock = problem_of("32 threads" + text), [], Budget(seconds)
-    units = units_of(tile_set, device("sm_90"))
+    units = units_of(tile_set, groups(tile_set), device("sm_90"))
 
     def solver(unit, share, problem):
         asked.append(unit.tiles[0].name)
         if asked[-1] != "T1" or asked.count("T1") > 1:
-            return solve(problem)
+            return solve_tile(problem, unit.case.device, Ask())
         clock.cut_short()
-        plain = solve(constrained(problem, families=("none",)))
-        return msgspec.structs.replace(plain, status=Status.FEASIBLE)
+        plain = solve_tile(constrained(problem, families=("none",)), unit.case.device, Ask())
+        return plain.saying(status=Status.FEASIBLE)
 
     with spending(clock):
         first, second = explore(units, plan_of(tile_set, units), None, solver).points

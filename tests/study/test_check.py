@@ -182,8 +182,8 @@ def test_a_fix_is_what_compare_recommends(offset, message, saved):
 def test_a_fix_never_costs_wavefronts(monkeypatch):
     """Fewer bytes are no gain where the solver's time ended at a layout of more wavefronts."""
 
-    def stopped(problem, target, time_limit):
-        return solve(constrained(problem, families=("none",)), target=target, time_limit=time_limit)
+    def stopped(problem, gpu):
+        return solve(constrained(problem, families=("none",)), target=gpu)
 
     monkeypatch.setattr("layoutopt.study.check.solve", stopped)
     assert not findings(audit("transpose_32x32_f32", "x0*34 + (x1 + x0) % 32", mend=True), "fix")
