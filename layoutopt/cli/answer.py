@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -21,6 +20,7 @@ from layoutopt.cli.output import note, searching
 from layoutopt.cli.solve import CODES
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.json_data import named_by
+from layoutopt.ground.log import Progress
 from layoutopt.hardware.devices import Device
 from layoutopt.problems.answer import Arrangement, Result
 from layoutopt.problems.types import Block, Problem, Structure, Tile
@@ -91,7 +91,11 @@ def answer_of(
         before_search()
         if given is not None:
             return given
-        found = searching(partial(solve, asked, gpu, Ask(workers=workers)), time_limit)
+
+        def work(progress: Progress) -> Result | Arrangement:
+            return solve(asked, gpu, Ask(workers=workers, progress=progress))
+
+        found = searching(work, time_limit)
     return placed(asked, gpu, found) if found.has_layout else _none(found)
 
 
