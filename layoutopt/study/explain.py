@@ -158,27 +158,27 @@ def explain(
 
 
 def _explain_tile(problem: Problem, gpu: Device, progress: Progress) -> Explanation:
-    """Why one tile comes out as it does."""
-    in_use = node_in_use(problem)  # what is wrong with it is said before the search
+    """Why the best layout of one tile works, or why none is free of conflicts and what to give up."""
+    in_use = node_in_use(problem)  # read first: what is wrong with the formula is said before the search
     case, result = solved(problem, gpu, progress=progress)
     if result.layout is not None:
         progress(f"excess {result.excess:g} in {result.bytes:,} bytes; what could be given up")
-    # What is proved of the layouts searched, and of every layout, where that is another bound.
-    bound, of_every_layout = result.proof.objective, result.proof.every_layout
-    refuted = bound.lower_bound > 0 or (result.layout is None and result.proof.excess.lower_bound > 0)
-    conflict_free = _conflict_free(result.layout is not None and result.excess == 0, refuted, result.status)
-    if bound.everywhere:
-        of_every_layout = bound
-    elif of_every_layout is not None and not of_every_layout.lower_bound:
-        of_every_layout = None  # a bound of 0 says nothing
-    proved = bound if conflict_free or of_every_layout is None else of_every_layout
-    scope = ALLOWED if conflict_free is False and not proved.lower_bound else proved.scope
+    proof = result.proof
+    bound = proof.objective  # often of the families searched alone
+    refuted = bound.lower_bound > 0 or (result.layout is None and proof.excess.lower_bound > 0)
+    is_free = result.layout is not None and result.excess == 0
+    conflict_free = _conflict_free(is_free, refuted, result.status)
+    general = proof.every_layout
+    if not conflict_free and not bound.everywhere and general is not None and general.lower_bound:
+        bound = general  # less, but it says that no family helps
+    scope = ALLOWED if conflict_free is False and not bound.lower_bound else bound.scope
     with unhurried():
-        questions, reasons = Relaxations(case), [*_why_it_works(case, result, in_use)]
-    clash, minimal, clique = list[Access](), False, None
+        reasons = [*_why_it_works(case, result, in_use)]
+    questions = Relaxations(case)
+    clash, minimal, clique = list[Access](), False, None  # clash: accesses that no layout serves together
     # Subsets of accesses are asked about only where no lane chooses at run time.
-    if refuted and of_every_layout is not None and not conflict_free and not case.chooses:
-        sentences, clique = _why_none(case, result.proof)
+    if refuted and bound.everywhere and not conflict_free and not case.chooses:
+        sentences, clique = _why_none(case, proof)
         reasons += sentences
         clash, minimal = questions.smallest_clash(questions.accesses)
     other_clashes, relaxations = questions.other_clashes(clash), list[Relaxation]()
@@ -194,8 +194,8 @@ def _explain_tile(problem: Problem, gpu: Device, progress: Progress) -> Explanat
         target=case.device.name,
         conflict_free=conflict_free,
         scope=scope,
-        lower_bound=proved.lower_bound,
-        evidence=result.proof.evidence,
+        lower_bound=bound.lower_bound,
+        evidence=proof.evidence,
         excess=result.excess,
         weighted_excess=result.weighted_excess,
         offset=result.offset,
@@ -214,7 +214,9 @@ def _explain_tile(problem: Problem, gpu: Device, progress: Progress) -> Explanat
 
 def _conflict_free(found: bool, refuted: bool, status: Status) -> bool | None:
     """Whether a layout without conflicts exists, if one was found or refuted; None where that is open."""
-    return True if found else False if refuted or status is Status.INFEASIBLE else None
+    if found:
+        return True
+    return False if refuted or status is Status.INFEASIBLE else None
 
 
 def _why_none(case: Case, proof: Proof) -> tuple[list[str], dict[str, Any] | None]:
@@ -247,17 +249,17 @@ def _why_none(case: Case, proof: Proof) -> tuple[list[str], dict[str, Any] | Non
 def _explain_block(block: Block, gpu: Device, progress: Progress) -> BlockExplanation:
     """Explain each group of tiles that share a layout, and what the block's budget of bytes costs."""
 
-    def solved_within_share(changed: Block) -> Arrangement:
+    def solve_in_share(changed: Block) -> Arrangement:
         with spending(current().part(_ARRANGE_SHARE)):
             return solve(changed, gpu, Ask(progress=progress))
 
-    answer = solved_within_share(block)
+    answer = solve_in_share(block)
     # What the GPU has for a block, whatever budget the file gives; None where that is not known.
     gpu_bytes = within_room(constrained(block, max_bytes=None), gpu).layout.max_bytes
-    block = within_room(block, gpu)
+    block = within_room(block, gpu)  # the budget is the file's, else what the GPU has
     without_budget, relaxations = None, list[Relaxation]()
-    if answer.excess != 0:
-        without_budget, relaxations = _shared_relaxations(block, answer, gpu_bytes, solved_within_share)
+    if answer.excess != 0:  # or there is none
+        without_budget, relaxations = _shared_relaxations(block, answer, gpu_bytes, solve_in_share)
     problems, explained = groups(block), []
     for k, (tiles, problem) in enumerate(problems):
         tile_progress = of_tile(tiles[0].name, progress)
@@ -265,10 +267,10 @@ def _explain_block(block: Block, gpu: Device, progress: Progress) -> BlockExplan
             explanation = _explain_tile(problem, gpu, tile_progress)
         explained.append(ExplainedTile(tuple(tile.name for tile in tiles), explanation))
     bound, explanations = answer.proof.objective, [tile.explanation for tile in explained]
-    # What single tiles have in any layout may be more than what the search proved.
-    everywhere = sum(own.lower_bound for own in explanations if own.scope == EVERY_LAYOUT)
-    if everywhere >= bound.lower_bound:
-        bound = Bound(everywhere, EVERY_LAYOUT)
+    # What each tile has in any layout adds up, and may be more than what the search proved of all.
+    sum_of_tiles = sum(own.lower_bound for own in explanations if own.scope == EVERY_LAYOUT)
+    if sum_of_tiles >= bound.lower_bound:
+        bound = Bound(sum_of_tiles, EVERY_LAYOUT)
     found_free = bool(answer.tiles) and answer.excess == 0
     conflict_free = _conflict_free(found_free, bound.lower_bound > 0, answer.status)
     return BlockExplanation(
@@ -289,44 +291,45 @@ def _explain_block(block: Block, gpu: Device, progress: Progress) -> BlockExplan
 
 
 def _shared_relaxations(
-    block: Block, answer: Arrangement, gpu_bytes: int | None, solved: Callable[[Block], Arrangement]
+    block: Block, answer: Arrangement, gpu_bytes: int | None, solve_in_share: Callable[[Block], Arrangement]
 ) -> tuple[Arrangement | None, list[Relaxation]]:
-    """The answer without the budget of bytes, if it is better, and constraints of all tiles to relax.
+    """The answer without the budget of bytes, if it is better; and constraints of all tiles to relax.
 
     Args:
         block: the problem, whose budget is at most what the GPU has.
-        answer: its answer.
+        answer: its answer, perhaps without layouts.
         gpu_bytes: shared memory that the GPU has for a block; None where that is not known.
-        solved: solves a changed block in a share of the time.
+        solve_in_share: solves a changed block in a share of the time.
     """
-    relaxations, limit = list[Relaxation](), block.layout.max_bytes
+    relaxations, budget = list[Relaxation](), block.layout.max_bytes
     if block.layout.families is not None:
-        all_families = solved(constrained(block, families=None))
+        all_families = solve_in_share(constrained(block, families=None))
         if all_families.tiles and _is_better(all_families, answer):
             excess = _excess_text(all_families, "no conflicts")
             text = f"with all families there are {excess} in {all_families.bytes:,} bytes"
             relaxations.append(Relaxation("families", text))
-    if limit is None:
+    if budget is None:
         return None, relaxations
-    free = solved(constrained(block, max_bytes=MAX_BYTES))
-    fewer = not answer.tiles or (free.excess or 0) < (answer.excess or 0)  # without weights, too
-    if free.bytes is None or free.bytes <= limit or not (fewer and _is_better(free, answer)):
+    unlimited = solve_in_share(constrained(block, max_bytes=MAX_BYTES))
+    if unlimited.bytes is None or unlimited.bytes <= budget or not _is_better(unlimited, answer):
         return None, relaxations
-    excess = _excess_text(free, "no conflicts")
-    if gpu_bytes is None or free.bytes <= gpu_bytes:
-        text = f"with layout.max_bytes {free.bytes:,} there are {excess}"
+    if answer.tiles and (unlimited.excess or 0) >= (answer.excess or 0):
+        return None, relaxations  # better by its weights alone, which sentences about excess do not show
+    excess = _excess_text(unlimited, "no conflicts")
+    if gpu_bytes is None or unlimited.bytes <= gpu_bytes:
+        text = f"with layout.max_bytes {unlimited.bytes:,} there are {excess}"
         relaxations.append(Relaxation("max_bytes", text))
     most = max(tile.stages for tile in block.tiles)
     for stages in range(most - 1, 0, -1):
         tiles = tuple(replace(t, stages=min(stages, t.stages)) for t in block.tiles)
-        if sum(tile.stages * tile.bytes for tile in tiles) > limit:
+        if sum(tile.stages * tile.bytes for tile in tiles) > budget:
             continue
-        fewer_stages = solved(replace(block, tiles=tiles))
-        if fewer_stages.tiles and not _is_better(free, fewer_stages):
+        fewer_stages = solve_in_share(replace(block, tiles=tiles))
+        if fewer_stages.tiles and not _is_better(unlimited, fewer_stages):
             text = f"with {stages} in place of {most} stages there are {excess}"
             relaxations.append(Relaxation("stages", text))
             break
-    return free, relaxations
+    return unlimited, relaxations
 
 
 def _is_better(other: Arrangement, answer: Arrangement) -> bool:
@@ -334,8 +337,9 @@ def _is_better(other: Arrangement, answer: Arrangement) -> bool:
     return not answer.tiles or (other.weighted_excess or 0) < (answer.weighted_excess or 0)
 
 
-def _excess_text(answer: Arrangement, none: str) -> str:
-    return f"{answer.excess:g} excess wavefronts" if answer.excess else none
+def _excess_text(answer: Arrangement, without: str = "no bank conflicts") -> str:
+    """`3 excess wavefronts`, or `without` where there are none."""
+    return f"{answer.excess:g} excess wavefronts" if answer.excess else without
 
 
 def _block_reasons(
@@ -347,25 +351,28 @@ def _block_reasons(
 ) -> Iterator[str]:
     """Sentences on the result, on tiles that alone prevent a better one, and on what the budget costs.
 
-    Arguments are as for `_shared_relaxations`; `without_budget` is its better answer.
+    Args:
+        block, answer, gpu_bytes: as for `_shared_relaxations`.
+        without_budget: the better answer that any number of bytes allows; None where there is none.
+        explained: each group of tiles that share a layout, as if there were no others.
     """
-    limit, none = block.layout.max_bytes, "no bank conflicts"
+    budget = block.layout.max_bytes
     if not answer.tiles:
         yield f"{answer.status}: {answer.reason}"
     else:
-        of = f" of {limit:,}" if limit is not None else ""
-        yield f"all tiles together: {_excess_text(answer, none)} in {answer.bytes:,} bytes{of}"
+        of_budget = f" of {budget:,}" if budget is not None else ""
+        yield f"all tiles together: {_excess_text(answer)} in {answer.bytes:,} bytes{of_budget}"
     for tile in explained:
         if tile.explanation.conflict_free is False:
-            has = "has conflicts in" if tile.explanation.lower_bound else "is held by none of"
+            verb = "has conflicts in" if tile.explanation.lower_bound else "is held by none of"
             scope = f"{tile.explanation.scope}, whatever the others take"
-            yield f"tile {' and '.join(tile.tiles)} {has} {scope}"
+            yield f"tile {' and '.join(tile.tiles)} {verb} {scope}"
     if without_budget is not None:
-        has = f"a block of {block.target} has" if limit == gpu_bytes else "layout.max_bytes is"
+        whose = f"a block of {block.target} has" if budget == gpu_bytes else "layout.max_bytes is"
         saved = (answer.excess or 0) - (without_budget.excess or 0)
         costs = f"the budget costs {saved:g} excess wavefronts: " if answer.tiles else ""
-        needs = f"the tiles take {without_budget.bytes:,} bytes, and {has} {limit:,}"
-        yield f"{costs}with {_excess_text(without_budget, none)} {needs}"
+        needs = f"the tiles take {without_budget.bytes:,} bytes, and {whose} {budget:,}"
+        yield f"{costs}with {_excess_text(without_budget)} {needs}"
 
 
 # Why a layout works ---------------------------------------------------------------------------
@@ -377,39 +384,41 @@ def _why_it_works(case: Case, result: Result, in_use: Node | None = None) -> Ite
     Args:
         case: the tile and its accesses.
         result: the answer.
-        in_use: the layout before, element offset over x0, x1, ...; row-major where there is none, or where
-            that has no conflicts.
+        in_use: the layout in use, element offset over x0, x1, ...; None where there is none. It is the
+            layout before, unless it has no conflicts: then, and without one, that is the row-major layout.
 
     Raises:
         ExpressionError: the formula cannot be evaluated.
     """
-    stored = case.problem.tile.storage
-    before: Layout | Node = row_major(stored.shape, stored.element_bytes)
-    title, subject = "Row-major", "Row-major, with no pad and no swizzle,"
-    in_use_has_none = (  # no conflicts: then the row-major layout is told before the answer
+    in_use_is_free = (  # of conflicts
         in_use is not None
         and _why_unsound(case, in_use) is None
         and not any(access.excess for access in case.measure(in_use))
     )
-    if in_use is not None and not in_use_has_none:
+    if in_use is None or in_use_is_free:
+        stored = case.problem.tile.storage
+        before: Layout | Node = row_major(stored.shape, stored.element_bytes)
+        title, subject = "Row-major", "Row-major, with no pad and no swizzle,"
+    else:
         before, title = in_use, f"In use, {to_text(in_use)}"
         subject = f"The layout in use, {to_text(in_use)},"
     if (unsound := _why_unsound(case, before)) is not None:
         yield f"{subject} cannot hold this tile: {unsound}."
     worst: Instruction | None = None  # the one of the most excess before
-    # Row-major can be counted even where it tears vectors; of a formula that may not hold.
+    # Row-major can be counted even where it tears vectors; such a formula may have no offsets to count.
     if unsound is None or before is not in_use:
-        reports = case.reports(case.count(case.table(before)))
+        table = case.table(before)
+        reports = case.reports(case.count(table))
         access = max(range(len(reports)), key=lambda k: reports[k].excess)
         if reports[access].excess > 0:
-            worst = Instruction.worst(case, access, case.table(before))
+            worst = Instruction.worst(case, access, table)
             yield _phase_text(worst, before, title)
         elif unsound is None:
             yield f"{subject} has no conflicts already."
     yield from _on_solution(case, result, before, worst)
     if case.problem.is_dictated and result.layout is not None and result.reason:
         yield f"Of {result.proof.excess.scope}: {result.reason}."
-    if in_use_has_none and in_use is not None:
+    if in_use is not None and in_use_is_free:
         yield f"The layout in use, {to_text(in_use)}, has no conflicts."
 
 
@@ -437,29 +446,35 @@ def _on_solution(
 
 
 def _phase_text(instruction: Instruction, layout: Layout | Node, title: str) -> str:
-    """The worst phase of an instruction, in a sentence and a drawing; a sentence where lanes choose."""
+    """The worst phase of an instruction, in a sentence and a drawing; a sentence where lanes choose.
+
+    `title` names the layout in front of it.
+    """
     case, name, table = instruction.case, instruction.lanes.name, instruction.case.table(layout)
+    # Where lanes choose among many elements at run time, there is no one phase to draw.
     if isinstance(choice := case.accesses[instruction.access], ChoiceTrace):
         counts = choice.count(table)
         over = "at worst over all values" if choice.any_is == "worst" else "expected over uniform values"
         wavefronts, ideal = counts.wavefronts[instruction.row], counts.ideal[instruction.row]
         return f"{title}: `{name}`: {over}, one takes {wavefronts:g} wavefronts, where {ideal:g} could do."
+    rule, operation = instruction.lanes.rule, instruction.lanes.operation
     phase, (warp, iteration) = instruction.worst_phase(table), instruction.at
     where = "".join(f", {name} = {value}" for name, value in iteration.items())
     text = f"{title}: `{name}` (warp {warp}{where}): {len(phase.lanes)} lanes are served together. "
+    # In the busiest bank: the words that are touched, and the lanes that touch them.
     words = len({touch.word for touch in phase.touches})
-    taken = phase.taken(instruction.lanes.rule, instruction.lanes.operation)
     lanes = sorted({touch.lane for touch in phase.touches})
+    passes, taken = len(phase.passes), phase.taken(rule, operation)
     if words > 1:
         elements = _coordinates_text([instruction.coordinates(lane) for lane in lanes])
         holds = f"bank {phase.bank} holds {words} of their words"
-        if instruction.lanes.rule.serialises_equal and len(phase.passes) > words:
-            holds += f", for which {len(phase.passes)} lanes wait one after the other"
+        if rule.serialises_equal and passes > words:
+            holds += f", for which {passes} lanes wait one after the other"
         text += (
-            f"Lanes {listed(lanes)} {'read' if instruction.lanes.operation.is_read else 'write'} {elements}: "
+            f"Lanes {listed(lanes)} {'read' if operation.is_read else 'write'} {elements}: "
             f"{_distance_text(instruction, table, lanes)}{holds}, {taken}."
         )
-    elif len(phase.passes) > 1:
+    elif passes > 1:  # lanes of one word that the GPU does not merge
         text += f"Lanes {listed(lanes)} touch one word, and are served one after the other, {taken}."
     else:
         text += f"No two of their words share a bank, {taken}."
@@ -484,23 +499,24 @@ def _drawing(instruction: Instruction, table: IntArray, phase: Served) -> Iterat
     """
     operation, address = instruction.lanes.operation, instruction.addresses(table)
     rule = instruction.lanes.rule
-    unit = max(operation.width_bytes, rule.bank_bytes)
-    columns = max(1, rule.banks * rule.bank_bytes // unit)
-    lanes_of_words: list[dict[int, list[int]]] = [{} for _ in range(columns)]
+    piece_bytes = max(operation.width_bytes, rule.bank_bytes)  # what a lane touches, in whole words
+    columns = max(1, rule.banks * rule.bank_bytes // piece_bytes)
+    # Of each column: the lanes served in one pass, by what they have in common.
+    passes: list[dict[int, list[int]]] = [{} for _ in range(columns)]
     for lane in phase.lanes:
-        # What a bank serves in one pass: a word, the words of a row of them, or one lane alone.
-        word = address[lane] // unit
-        words = address[lane] // rule.bank_bytes // rule.row_words if rule.row_words > 1 else word
-        together = lane if rule.serialises_equal else words
-        lanes_of_words[word % columns].setdefault(together, []).append(lane)
-    banks = rule.banks // columns
+        piece = common = address[lane] // piece_bytes
+        if rule.serialises_equal:  # nothing: each lane has a pass of its own
+            common = lane
+        elif rule.row_words > 1:  # an aligned row of words, of which a bank serves several
+            common = address[lane] // (rule.bank_bytes * rule.row_words)
+        passes[piece % columns].setdefault(common, []).append(lane)
+    banks = rule.banks // columns  # of a column
     names = [f"{k * banks}" + (f"-{k * banks + banks - 1}" if banks > 1 else "") for k in range(columns)]
-    cells = [
-        [f"{lanes[0]}{'+' * (len(lanes) > 1)}" for lanes in column.values()] for column in lanes_of_words
-    ]
+    cells = [[f"{lanes[0]}{'+' * (len(lanes) > 1)}" for lanes in column.values()] for column in passes]
     width = max(2, *(len(text) for column in (names, *cells) for text in column))
     rows = list(itertools.zip_longest(*cells, fillvalue="."))
-    for title, row in zip(("bank", "lane", *[""] * (_MOST_SHOWN - 1)), (names, *rows), strict=False):
+    titles = itertools.chain(("bank", "lane"), itertools.repeat(""))
+    for title, row in zip(titles, (names, *rows[:_MOST_SHOWN]), strict=False):
         yield f"    {title:<6}" + " ".join(cell.rjust(width) for cell in row)
     if len(rows) > _MOST_SHOWN:
         yield f"    and {len(rows) - _MOST_SHOWN} more wavefronts"
