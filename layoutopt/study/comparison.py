@@ -24,7 +24,7 @@ from layoutopt.problems.text import count_text
 # time either way.
 SAME_TIME: Final = 1.08
 # Pipelines are not deeper than this, so one more stage is then worth no word.
-_STAGES_THAT_MATTER: Final = 8
+_DEEPEST_PIPELINE: Final = 8
 # Part of the time by which savings with as many blocks as fit, and by one alone, differ where both are told.
 _WORTH_A_WORD: Final = 0.1
 # The layout in use, what the author sees first; and what the reader would otherwise take.
@@ -194,11 +194,11 @@ def recommend(
         no_estimate: why no time is estimated, where none is.
     """
     usable = [row for row in rows if row.wavefronts is not None]
-    used = next((row for family in _IN_USE for row in rows if row.family == family), None)
     if not usable:
         return None
-    # What no multiprocessor holds is taken only where nothing else is there.
+    # A block that no multiprocessor holds is taken only where nothing else is there.
     usable = [row for row in usable if row.blocks_per_sm != 0] or usable
+    used = next((row for family in _IN_USE for row in rows if row.family == family), None)
 
     def advice(row: Row, text: str) -> Recommendation:
         return Recommendation(row.family, row.offset or "", text, keep=row is used)
@@ -211,21 +211,26 @@ def recommend(
         return advice(taken, f"leave it as it is: {_figures(taken)}; {why}of the hardware")
     usable_used = used if used in usable else None
     timed = [row for row in usable if row.time is not None]
+    # Cycles and wavefronts do not compare: without an estimate of the layout in use, none counts.
+    by_wavefronts = not timed or (usable_used is not None and usable_used.time is None)
     doubt = ""
-    if no_estimate is not None:
-        doubt = f"; no time is estimated, as {no_estimate}, so wavefronts decide"
-    elif not timed or (usable_used is not None and usable_used.time is None):
-        doubt = f"; {_NO_TIME_LEFT}, so wavefronts decide"
+    if by_wavefronts:
+        why = f"no time is estimated, as {no_estimate}" if no_estimate is not None else _NO_TIME_LEFT
+        doubt = f"; {why}, so wavefronts decide"
     elif len(timed) < len(usable):
         doubt, usable = f"; for {count_text(len(usable) - len(timed), 'other row')}, {_NO_TIME_LEFT}", timed
+
+    def taken_time(row: Row) -> float:
+        return (row.weighted_wavefronts if by_wavefronts else row.time) or 0.0
+
     candidates = usable
     if usable_used is not None:
         candidates = [row for row in usable if _clearly_faster(row, usable_used)]
         if not candidates:
-            why = _why_keep(usable_used, min(usable, key=_time))
+            why = _why_keep(usable_used, min(usable, key=taken_time))
             return advice(usable_used, f"leave it as it is: {_figures(usable_used)}{why}{doubt}")
-    least = min(map(_time, candidates))
-    as_fast = (row for row in candidates if _time(row) <= SAME_TIME * least)
+    least = min(map(taken_time, candidates))
+    as_fast = (row for row in candidates if taken_time(row) <= SAME_TIME * least)
     taken = min(as_fast, key=lambda row: _adoption_cost(row, used))
     return advice(taken, _text_to_replace(taken, used, usable) + doubt)
 
@@ -242,11 +247,6 @@ def _clearly_faster(row: Row, used: Row) -> bool:
     # For as many blocks as fit, and for one block alone.
     pairs = (row.time, used.time), (row.cycles, used.cycles)
     return saved >= 0 and all(a is not None and b is not None and a * SAME_TIME < b for a, b in pairs)
-
-
-def _time(row: Row) -> float:
-    """Estimated cycles of a multiprocessor; the weighted wavefronts where there is no estimate."""
-    return row.time if row.time is not None else row.weighted_wavefronts or 0.0
 
 
 def _adoption_cost(row: Row, used: Row | None) -> tuple[float, ...]:
@@ -294,13 +294,14 @@ def _differences(row: Row, other: Row) -> list[str]:
     """What a row costs more and less than another one, most important first, such as `12 more bytes`."""
     texts = []
     if row.time is not None and other.time:
-        change = row.time / other.time - 1
-        text = f"{abs(change):.0%} {'more' if change > 0 else 'less'} estimated time"
+        saved = 1 - row.time / other.time  # with as many blocks as fit
+        text = f"{abs(saved):.0%} {'more' if saved < 0 else 'less'} estimated time"
         if row.blocks_per_sm is not None and row.cycles is not None and other.cycles:
-            alone = 1 - row.cycles / other.cycles
-            if abs(alone + change) > _WORTH_A_WORD:
-                text += f" with {count_text(row.blocks_per_sm, 'block')} per SM ({alone:.0%} for one alone)"
-        texts.append("about the same estimated time" if abs(change) < SAME_TIME - 1 else text)
+            saved_alone = 1 - row.cycles / other.cycles  # by one block
+            if abs(saved_alone - saved) > _WORTH_A_WORD:
+                blocks = count_text(row.blocks_per_sm, "block")
+                text += f" with {blocks} per SM ({saved_alone:.0%} for one alone)"
+        texts.append("about the same estimated time" if abs(saved) < SAME_TIME - 1 else text)
     wavefronts = difference((row.wavefronts or 0) - (other.wavefronts or 0), "wavefront")
     texts.append(f"{wavefronts} a block" if wavefronts else "same wavefronts")
     texts.append(difference((row.bytes or 0) - (other.bytes or 0), "byte") or "same bytes")
@@ -309,7 +310,7 @@ def _differences(row: Row, other: Row) -> list[str]:
         both = f" per SM ({row.blocks_per_sm}, not {other.blocks_per_sm})"
         same = f"same {count_text(row.blocks_per_sm, 'block')} per SM (limited by {row.limited_by})"
         texts.append(blocks + both if blocks else same)
-    if (row.pipeline_stages or 0) <= _STAGES_THAT_MATTER:
+    if (row.pipeline_stages or 0) <= _DEEPEST_PIPELINE:
         stages = (row.pipeline_stages or 0) - (other.pipeline_stages or 0)
         texts.append(difference(stages, "pipeline stage"))
     if by_hardware := difference((row.by_hardware or 0) - (other.by_hardware or 0), "instruction"):

@@ -129,6 +129,7 @@ def _row(family, time, wavefronts=10.0, size=100, **more):
         ([_row("pad", 100.0), _row("xor", 110.0, size=90)], "pad"),
         ([_row("published", None, wavefronts=9.0), _row("xor", None)], "published"),
         ([_row("published", None, wavefronts=11.0), _row("xor", None)], "xor"),
+        ([_row("published", None, 50.0), _row("pad", 500.0, 32.0), _row("xor", None, 48.0)], "pad"),
     ],
 )
 def test_the_order_of_reasons(rows, family):
