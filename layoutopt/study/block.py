@@ -63,6 +63,8 @@ class Placed(Struct, frozen=True):
 def check_answer(problem: Problem | Block, gpu: Device, answer: Result | Arrangement) -> None:
     """Check what an answer that was read says of a problem: what each access costs, and where tiles lie.
 
+    An answer without layouts has nothing to check beyond its problem.
+
     Raises:
         ProblemFileError: it is no answer to this problem, or says what does not hold.
     """
@@ -100,14 +102,14 @@ def _check_places(block: Block, tiles: Groups, answer: Arrangement) -> None:
     """Check that every tile has its stages, each of the bytes that its layout takes: ProblemFileError."""
     by_name = {tile.name: tile for tile in block.tiles}
     for k, ((_, shared), layout) in enumerate(zip(tiles, answer.tiles, strict=True)):
-        offsets = layout.result.table().ravel()
+        offsets, whole = layout.result.table().ravel(), shared.tile
         for j, place in enumerate(layout.places):
             tile, at = by_name[place.tile], f"tiles[{k}].places[{j}]"
             if place.stages != tile.stages:
                 raise ProblemFileError(f"{at}.stages", f"expected {tile.stages}, as the file has it")
-            # The tile takes the first elements of the tile that is shared, in row-major order.
-            count = tile.elements * tile.element_bits // shared.tile.element_bits
-            least = int(offsets[:count].max()) + shared.tile.storage.element_bytes
+            # A tile is the beginning of `whole`, in row-major order; its elements may be larger.
+            count = tile.elements * tile.element_bits // whole.element_bits
+            least = int(offsets[:count].max()) + whole.storage.element_bytes
             if place.bytes < least:
                 raise ProblemFileError(f"{at}.bytes", f"{place.tile} takes {least}, not {place.bytes}")
 
@@ -136,7 +138,9 @@ def placed(problem: Problem | Block, gpu: Device, answer: Result | Arrangement |
 
 
 def own_answer(result: Result, problem: Problem, whole: Tile) -> Result | str:
-    """The part of a shared layout that one tile takes: a result of its own, else an element offset.
+    """The part of a shared layout that one tile takes.
+
+    A result, or, where that part is no `Layout` by itself, its element offset over x0, x1, ... as text.
 
     Args:
         result: the layout of `whole`, and what all accesses of the tiles that share it cost.
@@ -156,6 +160,7 @@ def own_answer(result: Result, problem: Problem, whole: Tile) -> Result | str:
             result,
             problem=problem.name,
             status=Status.OPTIMAL if is_least else Status.FEASIBLE,
+            # What holds of any tile: what was proved of the group says nothing of this one.
             proof=Proof(Bound(0, EVERY_LAYOUT), Bound(problem.tile.bytes, EVERY_LAYOUT)),
             reason="" if is_least else "proved with the tiles that share the layout, not alone",
             layout=layout,
@@ -172,7 +177,8 @@ def own_answer(result: Result, problem: Problem, whole: Tile) -> Result | str:
     values = {f"x{d}": offset_formula(text, problem.tile) for d, text in enumerate(in_whole)}
     node = substituted(offset_formula(result.offset or "", whole), values)
     ratio = problem.tile.element_bits // whole.element_bits
-    node = node if ratio == 1 else Op("//", (node, Const(ratio)))
+    if ratio != 1:  # the formula counts elements of `whole`, which are smaller
+        node = Op("//", (node, Const(ratio)))
     return to_text(simplify(node, coordinate_ranges(problem.tile.shape)))
 
 

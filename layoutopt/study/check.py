@@ -142,8 +142,9 @@ def check(
 ) -> Audit | BlockAudit:
     """Audit `layout` under the accesses of `problem`.
 
-    Accesses with values known only at run time are counted in twice the time in force; the search for a
-    layout in its place has what is left of that.
+    It takes as long as the caller's budget in force gives it, without one as long as it needs. To count
+    accesses with values known only at run time it may take twice that; the search for a layout in its place
+    has what is left of the budget.
 
     Args:
         problem: a tile and its accesses, or several, each with a layout in the file.
@@ -159,7 +160,8 @@ def check(
     """
     gpu = target_of(problem, target)
     if not isinstance(problem, Block):
-        return _tile_audit(problem, layout, gpu, mend)[1]
+        _, audit = _tile_audit(problem, layout, gpu, mend)
+        return audit
     if layout is not None:
         raise ProblemFileError("layout", "is one tile's; of several, the file says each tile's layout")
     return _block_audit(problem, gpu, mend)
@@ -238,7 +240,7 @@ def fix(used: InUse, cannot_hold: bool, estimate_in_use: Estimate | None) -> Fin
         cannot_hold: whether it cannot hold the tile at all.
         estimate_in_use: its estimated time, if known.
     """
-    problem, cost = used.case.problem, EXCESS_FIRST.key
+    problem, key = used.case.problem, EXCESS_FIRST.key
     allowed = problem.layout.families
 
     def best_of(families: tuple[str, ...] | None) -> Result:
@@ -248,28 +250,34 @@ def fix(used: InUse, cannot_hold: bool, estimate_in_use: Estimate | None) -> Fin
     best = best_of(allowed)
     if best.layout is None:
         return None
-    is_better = cost(best.weighted_excess or 0, best.bytes or 0) < cost(used.weighted_excess, used.size)
+    is_better = key(best.weighted_excess or 0, best.bytes or 0) < key(used.weighted_excess, used.size)
     if not cannot_hold and not is_better:
         return None
     simple = [f for f in _SIMPLE if (allowed is None or {*f} <= {*allowed}) and not problem.is_dictated]
     results = {r.offset or "": r for r in (best, *map(best_of, simple)) if r.layout is not None}
     offset = to_text(used.node) if used.node is not None else "the table"
-    row = Row("in_use", "the layout in use", "given", offset=offset)
+    own_row = Row("in_use", "the layout in use", status="given", offset=offset)
     if cannot_hold:
-        row = replace(row, status=Status.INFEASIBLE, reason="it cannot hold the tile")
+        own_row = replace(own_row, status=Status.INFEASIBLE, reason="it cannot hold the tile")
     else:
-        row = costed(row, used.case, used.counts, used.size, used.alignment).timed(estimate_in_use)
-    rows = [row, *(_result_row(used, result) for result in results.values())]
-    advice = recommend(rows, dictated=problem.is_dictated, no_estimate=why_no_estimate(used.case))
+        own_row = costed(own_row, used.case, used.counts, used.size, used.alignment).timed(estimate_in_use)
+    others = [_result_row(used, result) for result in results.values()]
+    no_estimate = why_no_estimate(used.case)
+    advice = recommend([own_row, *others], dictated=problem.is_dictated, no_estimate=no_estimate)
     if advice is None:
         return None
     if advice.keep:
-        fastest = min(rows[1:], key=lambda row: row.time or 0.0)
-        return Finding("keep", advice.text, details={"cycles": rows[0].cycles, "fastest": fastest.offset})
+        fastest = min(others, key=lambda row: row.time or 0.0)
+        return Finding("keep", advice.text, details={"cycles": own_row.cycles, "fastest": fastest.offset})
     chosen = results[advice.offset]
-    details = {"offset": chosen.offset, "family": chosen.family, "excess": chosen.excess}
-    details |= {"bytes": chosen.bytes, "saved_bytes": used.size - (chosen.bytes or 0)}
-    details |= {"saved_wavefronts": rounded_count(used.excess - (chosen.excess or 0))}
+    details = {
+        "offset": chosen.offset,
+        "family": chosen.family,
+        "excess": chosen.excess,
+        "bytes": chosen.bytes,
+        "saved_bytes": used.size - (chosen.bytes or 0),
+        "saved_wavefronts": rounded_count(used.excess - (chosen.excess or 0)),
+    }
     return Finding("fix", advice.text, details=details)
 
 

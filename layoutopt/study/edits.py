@@ -26,7 +26,7 @@ from layoutopt.ground.budget import current, unhurried
 from layoutopt.layout.formula import has_xor
 from layoutopt.problems.objective import EXCESS_FIRST
 from layoutopt.problems.types import Constraints, Tile
-from layoutopt.search.counted import Counter
+from layoutopt.search.counted import Counted, Counter
 
 # Constants of a formula beyond which none is changed: every one has tens of other values, each counted.
 _MAX_CONSTANTS: Final = 8
@@ -48,7 +48,8 @@ class Edit(Struct, frozen=True):
 def edits(node: Node, period: int) -> Iterator[Edit]:
     """Another stride, alone or with the larger ones in proportion; a divisor or modulus an eighth to 8 times.
 
-    Only the first `_MAX_CONSTANTS` constants change. An edit may be no layout of the tile: the caller checks.
+    Strides change by a `period` at most: any other has the banks of one of these. Only the first
+    `_MAX_CONSTANTS` constants change. An edit may be no layout of the tile: the caller checks.
 
     Args:
         node: element offset over x0, x1, ...
@@ -62,16 +63,19 @@ def edits(node: Node, period: int) -> Iterator[Edit]:
     ][:_MAX_CONSTANTS]
     factors = {path: value for path, symbol, value in constants if symbol == "*"}
     for stride in sorted(set(factors.values())):
-        for other in range(max(1, stride - period), stride + period + 1):  # others have the banks of these
+        for other in range(max(1, stride - period), stride + period + 1):
             if other != stride:
                 yield from _restrided(node, factors, stride, other)
     for path, symbol, value in constants:
-        for shift in (-3, -2, -1, 1, 2, 3) if symbol != "*" else ():
-            other = value << shift if shift > 0 else value >> -shift
-            if other > 1 and (shift > 0 or other << -shift == value):
+        if symbol == "*":
+            continue
+        for doublings in (-3, -2, -1, 1, 2, 3):
+            other = value << doublings if doublings > 0 else value >> -doublings
+            is_whole = doublings > 0 or other << -doublings == value
+            if other > 1 and is_whole:
                 text = f"change {symbol} {value} to {symbol} {other}"
                 # A factor of two is as near as another stride that differs by a 64th: among the nearest.
-                yield Edit(_with_constants(node, {path: other}), text, distance=abs(shift) / 64)
+                yield Edit(_with_constants(node, {path: other}), text, distance=abs(doublings) / 64)
 
 
 def _restrided(node: Node, factors: Mapping[Path, int], stride: int, other: int) -> Iterator[Edit]:
@@ -153,26 +157,32 @@ def nearest_edit(node: Node, case: Case) -> Edit | None:
     """The nearest edit of `node` that is better than it; None where there is none.
 
     Better is less weighted excess, or as much in fewer bytes; anything is better than a formula that
-    is no layout of the tile.
+    is no layout of the tile. There is none where the constraints allow no pad.
 
     Args:
         node: element offset of `case.problem` over x0, x1, ...
         case: the tile and its accesses, with one width for each.
     """
-    allowed, tile = case.problem.layout, case.problem.tile
-    if case.problem.is_dictated or "pad" not in (allowed.families or ("pad",)):
+    limits, tile = case.problem.layout, case.problem.tile
+    may_pad = limits.families is None or "pad" in limits.families
+    if case.problem.is_dictated or not may_pad:
         return None
-    most_alignment = math.inf if allowed.alignment_bytes is None else allowed.alignment_bytes
+    most_alignment = math.inf if limits.alignment_bytes is None else limits.alignment_bytes
     if case.alignment(has_xor(node)) > most_alignment or (is_large(case, node) and current().spent):
         return None
     before = _sort_key(case, node)
     period_bytes = max(access.rule.banks * access.rule.bank_bytes for access in case.lanes.accesses)
-    every = edits(node, max(2, period_bytes * 8 // tile.element_bits))
-    candidates = (edit for edit in every if _obeys_constraints(edit, allowed, tile))
+    every = edits(node, period=max(2, period_bytes * 8 // tile.element_bits))
+    candidates = (edit for edit in every if _obeys_constraints(edit, limits, tile))
+    # Of lanes that choose at run time, which are slow to count, `_sort_key` counts those of one edit.
     batches = Counter(case, case.certain).batches(_distinct_tables(candidates, case))
-    counted = itertools.chain.from_iterable(batches)  # weighted excess, last offset, edit
-    for _, _, edit in sorted(counted, key=lambda count: (*count[:2], count[2].distance)):
-        if (after := _sort_key(case, edit.node)) is not None:  # the best that is a layout
+
+    def rank(counted: Counted[Edit]) -> tuple[float, ...]:
+        excess, last_offset, edit = counted
+        return excess, last_offset, edit.distance
+
+    for _, _, edit in sorted(itertools.chain.from_iterable(batches), key=rank):
+        if (after := _sort_key(case, edit.node)) is not None:  # the first that is a layout is the best one
             return edit if before is None or after < before else None
         if current().spent:
             return None

@@ -185,22 +185,28 @@ class TileRows:
         return row if result.layout is None else self._costed(row, self.case.as_bytes(result.layout))
 
     def _counted_row(self, name: str, family: Family, searched: tuple[str, ...]) -> Row:
-        """The row `name`: the best layout of a family so small that every layout of it is counted.
+        """The best layout of a family so small that every layout of it is counted.
 
-        `searched` names the family and those that may be combined with it.
+        Args:
+            name: of the row; "cute" counts CuTe's swizzles, any other layouts without an XOR.
+            family: whose row it is.
+            searched: names of the family and of those that may be combined with it.
         """
         self.progress(family.title)
-        case, layout = self.case, self.problem.layout
+        case, limits = self.case, self.problem.layout
         period_bytes = max(access.rule.banks * access.rule.bank_bytes for access in case.lanes.accesses)
         allowed = tuple(f for f in searched if f in ("none", *self.allowed))
-        may_swizzle = layout.alignment_bytes is None or layout.alignment_bytes >= case.alignment(True)
-        bound = self.everything.proof.objective  # at that excess, in the trace's unit, counting may end
+        may_swizzle = limits.alignment_bytes is None or limits.alignment_bytes >= case.alignment(
+            swizzled=True
+        )
+        bound = self.everything.proof.objective
+        # Of the weighted excess, in the trace's unit: a layout that has it ends the counting.
         floor = int(bound.lower_bound * case.lanes.weight_unit) if bound.everywhere else 0
         with spending(self.budget):
             space = space_of(self.problem, case.lanes, period_bytes, allowed)
             every_layout = cute_swizzles if name == "cute" and may_swizzle else plain_layouts
             layouts = every_layout(space, self.problem.tile.element_bytes)
-            found, seconds = _timed(partial(best, layouts, self.counter, floor, layout.max_bytes))
+            found, seconds = _timed(partial(best, layouts, self.counter, floor, limits.max_bytes))
         out_of_time = "out of time" if self.budget.spent else ""
         if found is None:
             reason = out_of_time or "no layout of the family keeps the vectors whole and the constraints"
@@ -209,7 +215,8 @@ class TileRows:
         label = family.label(found) + (" (in bytes)" if case.problem.tile.packed > 1 else "")
         status = Status.FEASIBLE if out_of_time else Status.OPTIMAL
         row = Row(name, family.title, status, reason=out_of_time, label=label, seconds=seconds)
-        return self._costed(row, case.as_bytes(case.as_elements(found)))
+        in_tile = case.as_elements(found)  # it was found in the coordinates of `case.lowered`
+        return self._costed(row, case.as_bytes(in_tile))
 
     def _rows_in_use(self) -> Iterator[Row]:
         """The layout in use and the published one, where the file has them."""
@@ -256,12 +263,14 @@ class TileRows:
     def _costed(self, row: Row, layout: Layout | Node, declared: int | None = None) -> Row:
         """The row with a layout's costs, or the reason why the layout cannot be used.
 
+        The formula of a layout that can be used is kept in `formulas`.
+
         Args:
-            row: who the layout belongs to.
+            row: the family, title and status of the layout.
             layout: a layout over bytes, or a formula over elements.
-            declared: bytes of the array where a formula is declared; of a layout, its own count.
+            declared: bytes of the array in which a formula is used, if known; a `Layout` says its own.
         """
-        case, allowed = self.case, self.problem.layout
+        case, limits = self.case, self.problem.layout
         if isinstance(layout, Layout):
             formula = over_elements(offset_expression(layout), case.problem.tile)
             declared, swizzled = layout.declared_bytes, bool(layout.swizzle)
@@ -270,20 +279,21 @@ class TileRows:
         table = case.table(layout)
         size, text = case.size(table), to_text(formula)
         row = replace(row, offset=text, bytes=size, declared_bytes=max(declared or 0, size))
-        try:
-            by_hardware = descriptors(self.problem, table).values()
+
+        def refused(reason: str) -> Row:
+            return replace(row, status=Status.INFEASIBLE, reason=reason)
+
+        try:  # how the hardware reaches the tile where it does so by itself, an access each
+            by_itself = descriptors(self.problem, table).values()
             case.check_lanes(table)
         except LayoutError as error:
-            return replace(row, status=Status.INFEASIBLE, reason=str(error))
-        alignment = max(case.alignment(swizzled), *(d.alignment_bytes for d in by_hardware), 1)
-        wrong = ""
-        if allowed.max_bytes is not None and size > allowed.max_bytes:
-            wrong = f"{size:,} bytes; max_bytes is {allowed.max_bytes:,}"
-        elif allowed.alignment_bytes is not None and alignment > allowed.alignment_bytes:
-            least = allowed.alignment_bytes
-            wrong = f"needs a base aligned to {alignment} bytes; alignment_bytes is {least}"
-        if wrong:
-            return replace(row, status=Status.INFEASIBLE, reason=wrong)
+            return refused(str(error))
+        alignment = max(case.alignment(swizzled), *(d.alignment_bytes for d in by_itself), 1)
+        if limits.max_bytes is not None and size > limits.max_bytes:
+            return refused(f"{size:,} bytes; max_bytes is {limits.max_bytes:,}")
+        if limits.alignment_bytes is not None and alignment > limits.alignment_bytes:
+            given = f"alignment_bytes is {limits.alignment_bytes}"
+            return refused(f"needs a base aligned to {alignment} bytes; {given}")
         counts = case.count(table)
         accesses = tuple(self._row_access(k, count, table) for k, count in enumerate(counts))
         self.formulas[text] = formula
@@ -291,7 +301,7 @@ class TileRows:
         return replace(
             costed(row, case, counts, size, alignment),
             ways=max(ways) if len(ways) == len(accesses) else None,
-            by_hardware=sum(d.instructions for d in by_hardware) if self.problem.is_dictated else None,
+            by_hardware=sum(d.instructions for d in by_itself) if self.problem.is_dictated else None,
             accesses=accesses,
         )
 
@@ -299,8 +309,9 @@ class TileRows:
         """The totals of an access, and the conflict of its worst instruction."""
         access, ways = self.case.accesses[number], None
         if access.any_is is None:
-            worst = Instruction(self.case, number, worst_instruction(counts)[1])
-            ways = max((phase.wavefronts for phase in worst.served(table)), default=0)
+            _, row = worst_instruction(counts)
+            phases = Instruction(self.case, number, row).served(table)
+            ways = max((phase.wavefronts for phase in phases), default=0)
         total = access.report(counts)
         return RowAccess(
             total.name, total.op, total.wavefronts, total.ideal, total.excess, total.bank_conflicts, ways
@@ -310,9 +321,9 @@ class TileRows:
 def solved(
     problem: Problem, gpu: Device, *, progress: Progress, known: Result | None = None, **constraints: Any
 ) -> tuple[Case, Result]:
-    """The best layout, and the problem with the lanes and widths chosen for it; in half of the time in force.
+    """The problem with the lanes and widths chosen for its best layout, and that layout.
 
-    Free lanes are chosen in half of the time before that.
+    The search for it has half of the time left; free lanes are chosen before, in half of the time in force.
 
     Args:
         problem, gpu, progress: as for `layoutopt.solve`.
@@ -333,7 +344,7 @@ def solved(
     with spending(current().part(_SEARCH_SHARE)):
         if known is not None:
             result = known
-        elif case.widths:
+        elif case.widths:  # open in the file, so that `case` is one of several
             result = solve(asked, gpu, Ask(progress=progress))
         else:
             result = solve_cases([case], ask).result
@@ -347,7 +358,7 @@ def costed(row: Row, case: Case, counts: Sequence[Counts], size: int, alignment:
     """A row with what its layout costs, all but time.
 
     Args:
-        row: who the layout belongs to.
+        row: the family, title and status of the layout.
         case: the tile and its accesses.
         counts: of each access, under the layout.
         size, alignment: bytes of the layout and of its base's alignment.
