@@ -138,9 +138,9 @@ def views(
         before: none (row-major), published, solved (only the best layout), or, of one tile, element offsets
             as an expression over x0, x1, ...
         access: name of the access; None for the one with the worst conflict.
-        warp: None for the warp with the worst conflict; of several tiles, where the access is named.
+        warp: None for the warp with the worst conflict. Of several tiles, it needs `access`.
         iteration: values of loop variables; those left out are as in the worst conflict.
-        time_limit: seconds to look for the best layout.
+        time_limit: seconds to look for the best layout; None for no limit.
 
     Raises:
         ProblemFileError: there is no such layout, access, warp or iteration.
@@ -148,8 +148,8 @@ def views(
     asked = _Asked(before, access, warp, iteration)
     tiles, cases = asked.tiles(problem), []
     with deadline(time_limit):
-        for named, tile_problem in tiles:
-            with fields_of(problem, *named):
+        for tile, tile_problem in tiles:
+            with fields_of(problem, *tile):
                 for i, one in enumerate(tile_problem.accesses):
                     if one.any:  # which words lanes touch is not known
                         wrong = "values known only at run time are not supported here; "
@@ -163,14 +163,17 @@ def views(
     # A tile that no lane touches cannot be drawn: it is left out, or raises an error if there is no other.
     any_touched = any(case.lanes.taking_part for case in cases)
     drawn = []
-    for (named, tile_problem), case in zip(tiles, cases, strict=True):
+    for (tile, tile_problem), case in zip(tiles, cases, strict=True):
         if case.lanes.taking_part or not any_touched:
-            name = "".join(tile.name for tile in named)
-            with fields_of(problem, *named):
+            name = tile[0].name if tile else ""
+            with fields_of(problem, *tile):
                 drawn.append(asked.views(tile_problem, case, name, parts.get(name), answer))
-    if len(drawn) == 1:
-        return drawn[0]
-    return max(drawn, key=lambda views: (first := views.pictures()[0]).wavefronts - first.ideal)
+
+    def conflicts(views: Views) -> int:
+        first = views.pictures()[0]
+        return first.wavefronts - first.ideal
+
+    return drawn[0] if len(drawn) == 1 else max(drawn, key=conflicts)
 
 
 class _Asked(Struct, frozen=True):
@@ -182,9 +185,9 @@ class _Asked(Struct, frozen=True):
     iteration: dict[str, int]
 
     def tiles(self, problem: Problem | Block) -> list[tuple[tuple[NamedTile, ...], Problem]]:
-        """The problem of the tile of the access asked for, or of every tile, behind the tile of the block.
+        """The tile of the access asked for, or every tile that is touched, each with its own problem.
 
-        Of a problem of one tile by itself, it stands behind an empty tuple.
+        The tile is a tuple of one, which is empty of a problem of one tile by itself.
         """
         names = [access.name for access in problem.accesses]
         if self.access is not None and self.access not in names:
@@ -206,25 +209,25 @@ class _Asked(Struct, frozen=True):
         Args:
             problem, case: the tile and its accesses.
             tile: its name in a block; empty of a tile by itself.
-            part: the tile's layout and place in the answer; None where there is none.
-            answer: of the whole problem, which says why there is none.
+            part: the tile's layout and place in the answer; None where no layout was found.
+            answer: of the whole problem, which says why none was.
 
         Raises:
             ProblemFileError: as for `views`.
         """
         layouts, notes, widths = [], [], {}
-        if part is not None and part.whole is not None:
+        if part is not None and part.whole is not None:  # what `whole` chose: lanes and widths
             case = case_of_result(problem, case.device, part.whole)
-            widths, answer_of_tile = case.widths, part.answer
-            if isinstance(answer_of_tile, str):
-                table, offset = case.table(offset_formula(answer_of_tile, problem.tile)), answer_of_tile
+            widths, own = case.widths, part.answer
+            if isinstance(own, str):  # part of a shared layout that is a formula alone
+                table, offset = case.table(offset_formula(own, problem.tile)), own
             else:
-                table, offset = case.table(answer_of_tile.require_layout()), answer_of_tile.offset or ""
+                table, offset = case.table(own.require_layout()), own.offset or ""
             layouts = [Shown(case, node=None, table=table, name="solved", offset=offset)]
             if tile:
                 notes = [f"tile {tile}; its first stage begins at byte {part.base_bytes:,}"]
-            texts = lanes_text(problem, case.asked), widths_text(widths) if widths else ""
-            notes += [f"drawn with {text}, as the solved layout has it" for text in texts if text]
+            chosen = lanes_text(problem, case.asked), widths_text(widths) if widths else ""
+            notes += [f"drawn with {text}, as the solved layout has it" for text in chosen if text]
         if self.before != SOLVED:
             first = _layout_before(case, problem, self.before)
             try:
@@ -236,9 +239,13 @@ class _Asked(Struct, frozen=True):
             raise ProblemFileError("layout", f"no layout to draw: {answer.reason}")
         if part is None:
             notes.append(f"no layout was found: {answer.reason}")
-        place = (tile, 0 if part is None else part.base_bytes) if tile else ()
+        base_bytes = 0 if part is None else part.base_bytes
         return Views(
-            self._instruction(layouts[0]), tuple(layouts), note="; ".join(notes), widths=widths, tile=place
+            chosen=self._instruction(layouts[0]),
+            layouts=tuple(layouts),
+            note="; ".join(notes),
+            widths=widths,
+            tile=(tile, base_bytes) if tile else (),
         )
 
     def _instruction(self, shown: Shown) -> Instruction:
@@ -254,8 +261,10 @@ class _Asked(Struct, frozen=True):
             field = "--access" if self.access is not None else "accesses"
             reason = "nothing to draw: no lane takes part, the hardware moves it by itself"
             raise ProblemFileError(field, reason)
-        access = max(with_lanes, key=lambda k: worst_instruction(shown.counts[k])[0])
-        warp, values = Instruction(case, access, worst_instruction(shown.counts[access])[1]).at
+        worst = {k: worst_instruction(shown.counts[k]) for k in with_lanes}  # excess, row
+        access = max(with_lanes, key=lambda k: worst[k][0])
+        _, row = worst[access]
+        warp, values = Instruction(case, access, row).at
         loops = case.problem.accesses[access].loops
         for name, value in self.iteration.items():
             if name not in loops:
@@ -311,14 +320,15 @@ def picture(instruction: Instruction, shown: Shown) -> Picture:
     most = min(MAX_BYTES, MAX_LINES * rule.banks * rule.bank_bytes)
     if size > most:
         raise LayoutError(f"the layout takes {size:,} bytes; a picture shows {most:,} at most")
-    phases, counts, whole = instruction.served(table), shown.counts[access], shown.reports[access]
+    counts, totals = shown.counts[access], shown.reports[access]  # of every instruction; of the access
     wavefronts, ideal = int(counts.wavefronts[row]), int(counts.ideal[row])
-    served = sum(phase.wavefronts for phase in phases)
-    if served != wavefronts:
+    phases = instruction.served(table)
+    drawn = sum(phase.wavefronts for phase in phases)
+    if drawn != wavefronts:
         name = instruction.lanes.name
-        raise VerificationError(f"{name}: the picture serves {served} wavefronts, the engine {wavefronts}")
-    worst = instruction.worst_phase(table) if served > ideal else None
-    lanes = sorted({touch.lane for touch in worst.touches}) if worst is not None else []
+        raise VerificationError(f"{name}: the picture serves {drawn} wavefronts, the engine {wavefronts}")
+    meeting = instruction.worst_phase(table) if wavefronts > ideal else None
+    lanes = sorted({touch.lane for touch in meeting.touches}) if meeting is not None else []
     coordinates = {lane: instruction.coordinates(lane) for lane in lanes}
     return Picture(
         layout=shown.name,
@@ -326,13 +336,13 @@ def picture(instruction: Instruction, shown: Shown) -> Picture:
         bytes=size,
         banks=rule.banks,
         bank_bytes=rule.bank_bytes,
-        wavefronts=served,
+        wavefronts=wavefronts,
         ideal=ideal,
-        access_wavefronts=int(whole.wavefronts),
-        access_ideal=int(whole.ideal),
+        access_wavefronts=int(totals.wavefronts),
+        access_ideal=int(totals.ideal),
         phases=phases,
         lines=_lines(shown, phases, rule),
-        meeting=worst,
+        meeting=meeting,
         coordinates=coordinates,
     )
 
@@ -342,29 +352,31 @@ def _lines(shown: Shown, phases: tuple[Served, ...], rule: PhaseRule) -> tuple[L
 
     Of a layout of more than MOST_WHOLE_LINES, rows that no lane touches are empty.
     """
-    table, element_bytes = shown.table, shown.case.lowered.tile.element_bytes  # table: byte offset by element
-    banks, width = rule.banks, rule.bank_bytes
-    line_count = -(-shown.size // (width * banks))
+    banks, word_bytes = rule.banks, rule.bank_bytes
+    element_bytes = shown.case.lowered.tile.element_bytes
+    line_count = -(-shown.size // (word_bytes * banks))
     element_of_word = np.full(line_count * banks, -1, np.int64)  # -1 in a pad
-    # What is written last stays: of the elements that begin in a word the first, of the others the last.
-    order = np.argsort(-table, kind="stable")
-    for k in reversed(range(-(-element_bytes // width) + 1)):  # words that an unaligned element may touch
-        element_of_word[(table[order] + min(k * width, element_bytes - 1)) // width] = order
+    # Elements by falling offset, and of each first its last word: where several touch a word, the last to be
+    # written stays. That is the first of those that begin in it, and else the one that reaches into it.
+    order = np.argsort(-shown.table, kind="stable")
+    for k in reversed(range(-(-element_bytes // word_bytes) + 1)):  # words that an unaligned one may touch
+        byte = shown.table[order] + min(k * word_bytes, element_bytes - 1)
+        element_of_word[byte // word_bytes] = order
     lanes: dict[int, set[int]] = {}  # by word
-    worst: dict[int, tuple[int, int]] = {}  # by word, the phase in which it waits longest, and its wavefront
-    for p, phase in enumerate(phases):
+    longest: dict[int, tuple[int, int]] = {}  # by word: the wavefront of its longest wait, and the phase
+    for number, phase in enumerate(phases):
         for wavefront, touches in enumerate(phase.passes):
             for touch in touches:
                 lanes.setdefault(touch.word, set()).add(touch.lane)
-                if touch.word not in worst or wavefront > worst[touch.word][1]:
-                    worst[touch.word] = p, wavefront
+                if touch.word not in longest or wavefront > longest[touch.word][0]:
+                    longest[touch.word] = wavefront, number
 
     def cell(word: int) -> Cell:
         element = int(element_of_word[word])
         coordinates = shown.case.coordinates(element) if element >= 0 else None
-        phase, wavefront = worst.get(word, (-1, 0))
+        wavefront, phase = longest.get(word, (0, -1))
         touching = tuple(sorted(lanes.get(word, ())))
-        return Cell(word * width, word % banks, coordinates, touching, phase=phase, wavefront=wavefront)
+        return Cell(word * word_bytes, word % banks, coordinates, touching, phase=phase, wavefront=wavefront)
 
     touched_lines = {word // banks for word in lanes}
     whole = line_count <= MOST_WHOLE_LINES
