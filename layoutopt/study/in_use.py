@@ -123,22 +123,27 @@ class InUse(Struct, frozen=True, dict=True):
 
 
 def in_use(case: Case, layout: AnyLayout | None) -> InUse:
-    """A layout under the accesses of a case; None for the layout in use that the file names.
+    """A layout under the accesses of a case.
+
+    Args:
+        case: the tile and its accesses.
+        layout: element offsets over x0, x1, ... as text, a layout, a result with one, or byte offsets in the
+            shape of the tile; None for the formula that the file names.
 
     Raises:
         ProblemFileError: the file names none, or the layout cannot be read.
     """
-    field, array = "layout", None
+    field, declared = "layout", None
     if layout is None:
         formula = formula_in_use(case.problem)
         if formula is None:
             raise ProblemFileError("", "no layout to check: no layout.offset and no published.offset")
         field, layout = formula
         if field == "published.offset" and case.problem.published is not None:
-            array = case.problem.published.bytes
+            declared = case.problem.published.bytes
     if isinstance(layout, str):
-        node, own = _node_and_table(case, layout, field)
-        return InUse(case, node, case.seen(own), array)
+        node, tile_table = _node_and_table(case, layout, field)
+        return InUse(case, node, case.seen(tile_table), array=declared)
     if isinstance(layout, Result):
         if layout.layout is None:
             raise ProblemFileError(field, f"a result without a layout: {layout.status}")
@@ -149,7 +154,7 @@ def in_use(case: Case, layout: AnyLayout | None) -> InUse:
         except LayoutError as error:
             raise ProblemFileError(field, str(error)) from None
         # A swizzle may reach past the pitches in full.
-        return InUse(case, None, table, max(layout.declared_bytes, case.size(table)))
+        return InUse(case, None, table, array=max(layout.declared_bytes, case.size(table)))
     return InUse(case, None, case.seen(_array_table(case, layout)))
 
 
@@ -210,27 +215,28 @@ def errors_of(used: InUse) -> Iterator[Finding]:
 
 
 def _element_errors(used: InUse) -> Iterator[Finding]:
-    """Elements that overlap, are not aligned as their type is, or tear the byte that they share."""
-    tile, case = used.case.lowered.tile, used.case
-    by_offset = np.argsort(used.table, kind="stable")
-    overlapping = np.flatnonzero(np.diff(used.table[by_offset]) < tile.element_bytes)
+    """Elements that overlap, that are not aligned as their type is, or whose shared byte is torn."""
+    case, byte_offsets = used.case, used.table
+    by_offset = np.argsort(byte_offsets, kind="stable")
+    overlapping = np.flatnonzero(np.diff(byte_offsets[by_offset]) < case.lowered.tile.element_bytes)
     if len(overlapping):
-        a, b = (int(by_offset[k]) for k in (overlapping[0], overlapping[0] + 1))
-        byte, both = int(used.table[b]), [case.coordinates(a), case.coordinates(b)]
-        count = len(overlapping) * case.problem.tile.packed
+        first = int(overlapping[0])
+        a, b = int(by_offset[first]), int(by_offset[first + 1])
+        byte, both = int(byte_offsets[b]), [case.coordinates(a), case.coordinates(b)]
+        count = len(overlapping) * case.problem.tile.packed  # elements that share a byte have one offset
         text = f"{count} elements overlap: {used.at(a)} and {used.at(b)} both cover byte {byte}"
         details: dict[str, object] = {"elements": count, "first": both, "byte_offset": byte}
         yield Finding("overlap", text, details=details)
     alignment = case.problem.tile.element_alignment
-    misaligned = np.flatnonzero(used.table % alignment)
+    misaligned = np.flatnonzero(byte_offsets % alignment)
     if len(misaligned):
         first = int(misaligned[0])
-        where = f"{used.at(first)} starts at byte {int(used.table[first])}"
+        where = f"{used.at(first)} starts at byte {int(byte_offsets[first])}"
         text = f"{len(misaligned)} elements do not start at a multiple of {alignment}: {where}"
         details = {"elements": len(misaligned), "first": case.coordinates(first), "alignment": alignment}
         yield Finding("misaligned", text, details=details)
     if used.node is not None:
-        try:
+        try:  # this asks for the offset of every element, where several share a byte
             case.table(used.node)
         except LayoutError as error:
             yield Finding("torn", str(error))

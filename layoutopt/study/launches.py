@@ -70,9 +70,9 @@ def check_launch(
 
     Args:
         launch: the kernel, its shape and arguments.
-        time_limit: seconds to evaluate it, and again for layouts.
+        time_limit: seconds to evaluate it, and as many again to look for layouts.
         mend: look for layouts.
-        given: shape and arguments in the place of those.
+        given: shape and arguments in the place of those of `launch`.
 
     Raises:
         LayoutoptError: the file cannot be read, or there can be no such launch.
@@ -80,13 +80,14 @@ def check_launch(
     """
     evaluation = evaluated(launch, time_limit, given)
     arrays = used_arrays(evaluation)
-    report = summary(evaluation, launch.entry if launch.parameters is None else None, arrays)
+    # A recorded launch, which has its parameters as bytes, has the symbol for its entry: no name for people.
+    name = launch.entry if launch.parameters is None else None
+    report = summary(evaluation, name, arrays)
     if not mend:
         return CheckedLaunch(launch, report)
     budget = Budget(time_limit)
-    return CheckedLaunch(
-        launch, report, _fixes(evaluation, arrays, budget), _other_instructions(evaluation, arrays, budget)
-    )
+    fixes = _fixes(evaluation, arrays, budget)
+    return CheckedLaunch(launch, report, fixes, _other_instructions(evaluation, arrays, budget))
 
 
 def check_kernel(
@@ -105,7 +106,7 @@ def check_kernel(
         launch: the block, the grid, arguments, buffers.
         entry: the kernel's name, where there are several.
         target: the GPU to compile or assemble for, such as sm_90.
-        time_limit: seconds to evaluate it, and again for layouts.
+        time_limit: seconds to evaluate it, and as many again to look for layouts.
         mend: look for layouts.
 
     Raises:
@@ -209,11 +210,11 @@ def check_launches(
     progress: Progress = LOG.debug,
     missed: Missed = NOTHING_MISSED,
 ) -> Application:
-    """Check every launch, on all cores.
+    """Check every launch, on all cores; one that fails has a reason in the place of its report.
 
     Args:
         launches: the kernels, their shapes and arguments.
-        time_limit: seconds for each launch.
+        time_limit: seconds to evaluate each launch, and as many again to look for layouts.
         mend: look for layouts.
         progress: called with a line of text after each launch.
         missed: launches of the program that are in no file; the answer repeats them.
@@ -227,7 +228,7 @@ def check_launches(
             except KilledWorker:
                 checked.append(CheckedLaunch(launch, failure="its process was ended: not enough memory?"))
             progress(f"{done} of {len(launches)} launches")
-    checked.sort(key=lambda launch: (-launch.conflicts, launch.report is None))
+    checked.sort(key=lambda launch: (-launch.conflicts, launch.report is None))  # what failed comes last
     return Application(
         wavefronts=sum(launch.wavefronts for launch in checked),
         bank_conflicts=sum(launch.conflicts for launch in checked),

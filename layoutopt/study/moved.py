@@ -88,28 +88,29 @@ def footprint(evaluation: Evaluation, array: Array) -> dict[bool, IntArray] | No
         array: its place.
 
     Returns:
-        Sorted distinct numbers, `(barriers before * threads + thread) * array.size + byte of the array`; None
-        where not all of them are known.
+        Sorted distinct numbers, `(barriers before * threads + thread) * array.size + byte of the array`: who
+        reaches which byte, between which barriers. None where not all of them are known.
     """
     reached: dict[bool, list[IntArray]] = {stored: [np.zeros(0, np.int64)] for stored in (True, False)}
     threads = evaluation.launch.warps * _LANES
-    for k, action in touching(evaluation, array).items():
+    for step, action in touching(evaluation, array).items():
         assert action.operation is not None
-        traces = evaluation.traces.get(k, [])
-        if evaluation.tallies[k].unknown or sum(len(trace.warps) for trace in traces) > MOST_TRACED_ROWS:
+        executions = evaluation.traces.get(step, [])
+        rows = sum(len(one.warps) for one in executions)
+        if evaluation.tallies[step].unknown or rows > MOST_TRACED_ROWS:  # no more rows are kept
             return None
-        # Of an ldmatrix, eight lanes a matrix name its rows, each of `width_bytes`.
+        # The lanes whose addresses count: of an ldmatrix, eight a matrix, one for each of its rows.
         addressing = np.arange(_LANES) < (8 * action.operation.matrices or _LANES)
-        for trace in traces:
-            lanes = trace.lanes & addressing
-            thread = np.broadcast_to(trace.warps[:, None] * _LANES + np.arange(_LANES), lanes.shape)[lanes]
-            first = np.broadcast_to(trace.address, lanes.shape)[lanes] - array.start
-            barriers = int(np.searchsorted(evaluation.barriers, trace.order))
-            bytes_ = first[:, None] + np.arange(action.width_bytes)
-            numbers = (barriers * threads + thread)[:, None] * array.size + bytes_
+        for one in executions:
+            lanes = one.lanes & addressing  # as `thread` and `address`: a row for each warp
+            thread = np.broadcast_to(one.warps[:, None] * _LANES + np.arange(_LANES), lanes.shape)
+            address = np.broadcast_to(one.address, lanes.shape)
+            barriers_before = int(np.searchsorted(evaluation.barriers, one.order))
+            bytes_ = (address[lanes] - array.start)[:, None] + np.arange(action.width_bytes)
+            numbers = (barriers_before * threads + thread[lanes])[:, None] * array.size + bytes_
             inside = numbers[(bytes_ >= 0) & (bytes_ < array.size)]
             reached[False].append(inside)
-            if action.kind not in ("load", "ldmatrix"):
+            if action.kind not in ("load", "ldmatrix"):  # all others leave something there
                 reached[True].append(inside)
     return {stored: _distinct(np.concatenate(numbers)) for stored, numbers in reached.items()}
 

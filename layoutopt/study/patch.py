@@ -52,13 +52,14 @@ class PtxCode(Struct, frozen=True):
             ProblemFileError: an address of the array goes where it cannot be followed.
         """
         module = read_ptx(files[self.origin].decode(), self.origin)
-        symbol, whole = array.symbol, array
+        symbol, whole = array.symbol, array  # whole: all memory of the symbol
         if symbol == DYNAMIC:
             whole = arrays_of(evaluation)[DYNAMIC]
+            # All its names are of one place; messages say the one that the kernel uses.
             body, extern = module.body(self.entry), (v.name for v in module.variables if v.extern)
             symbol = next((name for name in extern if re.search(rf"{re.escape(name)}\b", body)), "")
         uses = uses_of(module, symbol, self.entry)
-        # What is wider in machine code, the assembler joined.
+        # Bytes that stay together: what is wider in machine code, the assembler joined.
         element = max((access_bytes(use.instruction) for use in uses), default=WIDEST)
 
         def written(move: Move) -> Iterator[Plan | ProblemFileError]:
@@ -69,10 +70,10 @@ class PtxCode(Struct, frozen=True):
                 yield error
                 return
             rank, files = _XOR if move.terms else _PAD, {self.origin: text.encode()}
-            yield Plan(wavefronts=0, rank=rank, move=region, files=files)
+            yield Plan(wavefronts=0, rank=rank, move=region, files=files)  # `Ranking` sets the wavefronts
 
         if self.move is None:
             return Ranking(evaluation, array, gpu, element).plans(array.name, written)
-        plans = list(written(self.move))
-        refusals = [str(plan) for plan in plans if isinstance(plan, ProblemFileError)]
-        return Plans(array.name, [plan for plan in plans if isinstance(plan, Plan)], refusals)
+        given = list(written(self.move))
+        refusals = [str(plan) for plan in given if isinstance(plan, ProblemFileError)]
+        return Plans(array.name, [plan for plan in given if isinstance(plan, Plan)], refusals)

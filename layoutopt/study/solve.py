@@ -35,11 +35,11 @@ from layoutopt.search.verify import Answer
 from layoutopt.study.comparison import difference
 from layoutopt.study.relaxations import Relaxations
 
-# For estimates and what is faster: the share of the time left after the search, and seconds of work at most.
+# For what is faster: the share of the time left after the search, and seconds of a quiet machine at most.
 _SHARE, _MOST_EFFORT = 0.2, 0.06
 _WIDEST: Final = 16  # bytes of an access
 _NO_BLOCK_BYTES: Final = 1 << 30  # of shared memory: more than a block of any GPU has
-_PADS: Final = ("none", "order", "pad")
+_PADS: Final = ("none", "order", "pad")  # families without an XOR, whose index is a sum of products
 # Estimates of equal wavefronts differ by their instructions alone, so that less tells them apart.
 _FASTER: Final = 1.005
 # What to type to be rid of a constraint.
@@ -81,8 +81,8 @@ def solve(
     Ctrl-C ends the search with the best layout so far; for the second time it raises KeyboardInterrupt.
 
     Args:
-        problem: what to solve: one tile, or several of one block, without `layout.max_bytes` within what a
-            block of the GPU has.
+        problem: what to solve: one tile, or several of one block. Several take no more bytes than
+            `layout.max_bytes`, or where the file has none than a block of the GPU has.
         time_limit: seconds; None for no limit. The best answer so far is the answer when it ends.
         workers: solver threads. The answer does not depend on it unless the time runs out.
         conflict_free: make any excess infeasible.
@@ -90,7 +90,7 @@ def solve(
         progress: called with a line of text from time to time, from another thread.
         method: "model": one CP-SAT model decides pads, order and XOR masks, and refutes what is smaller;
             "auto": the same answer, by counting and a tree of masks as far as they go.
-        known: the answer, where a store has it: only what stands beside it is looked for.
+        known: the answer to the problem, where there is one: only what stands beside it is looked for.
 
     Raises:
         ProblemFileError: the problem contradicts itself, or an argument is none.
@@ -123,37 +123,40 @@ def with_faster(
         gpu: the device.
         left: seconds that the search left, of which a share is used; None for no limit.
     """
-    budget = Budget(_SHARE * (DEFAULT_SECONDS if left is None else left)).portion(1, _MOST_EFFORT)
+    budget = Budget(_SHARE * (DEFAULT_SECONDS if left is None else left)).portion(1, most=_MOST_EFFORT)
     if isinstance(problem, Block) or isinstance(answer, Arrangement):
         return answer
     if answer.layout is None or answer.estimate is not None or budget.spent:
         return answer
     with unhurried():
         case = case_of_result(problem, gpu, answer)
-    answer = replace(
-        answer, hints=(*answer.hints, *_beyond_room(problem, gpu, answer), *_unwritten_reads(case))
-    )
-    if (why := why_no_estimate(case)) is not None:
-        hints = () if case.chooses else (f"no time is estimated, as {why}",)
-        return replace(answer, hints=(*answer.hints, *hints))
-    if problem.layout.objective.time_first:
+    hints = [*answer.hints, *_beyond_room(problem, gpu, answer), *_unwritten_reads(case)]
+    why = why_no_estimate(case)
+    if why is not None and not case.chooses:
+        hints.append(f"no time is estimated, as {why}")
+    answer = replace(answer, hints=tuple(hints))
+    if why is not None or problem.layout.objective.time_first:
         return answer
     answer = estimated(Answer(case, answer)).result
-    allowed = tuple(f for f in _PADS if f in (problem.layout.families or FAMILIES))
+    return replace(answer, faster=_faster_pad(case, answer, budget))
+
+
+def _faster_pad(case: Case, answer: Result, budget: Budget) -> FasterLayout | None:
+    """The best layout with pads and no XOR in bytes of which as many blocks fit, if estimated faster."""
+    limits = case.asked.layout
+    allowed = tuple(f for f in _PADS if f in (limits.families or FAMILIES))
     # Of a layout with pads, the search among pads would find the same again.
-    if problem.is_dictated or "pad" not in allowed or answer.family in _PADS or budget.spent:
-        return answer
+    if case.asked.is_dictated or "pad" not in allowed or answer.family in _PADS or budget.spent:
+        return None
+    limits = replace(limits, families=allowed, minimise="excess", max_bytes=_most_bytes(case, answer))
     try:
         with spending(budget):
-            constraints = replace(
-                problem.layout, families=allowed, minimise="excess", max_bytes=_most_bytes(case, answer)
-            )
-            padded = solve_cases([case.constrained(constraints)], Ask(every_layout=False))
+            padded = solve_cases([case.constrained(limits)], Ask(every_layout=False))
     except OutOfTime:
-        return answer
+        return None
     if padded.result.layout is None or padded.result.offset == answer.offset:
-        return answer
-    return replace(answer, faster=_faster_hint(answer, estimated(padded).result))
+        return None
+    return _faster_hint(answer, estimated(padded).result)
 
 
 def _most_bytes(case: Case, answer: Result) -> int | None:
@@ -239,13 +242,14 @@ def with_hints(
     """
     if isinstance(problem, Block) or isinstance(answer, Arrangement):
         return answer
-    chosen = problem.is_free or any(a.any or isinstance(a.bytes, tuple) for a in problem.accesses)
-    if answer.layout is None or not answer.excess or problem.is_dictated or chosen:
+    is_open = problem.is_free or any(a.any or isinstance(a.bytes, tuple) for a in problem.accesses)
+    if answer.layout is None or not answer.excess or problem.is_dictated or is_open:
         return answer
     progress("conflicts remain; what would leave fewer")
     try:
         relaxations = Relaxations(case_of(problem, gpu))
-        helpful = [*relaxations.looser_constraints(), *itertools.islice(relaxations.choices(answer), 1)]
+        first_choice = itertools.islice(relaxations.choices(answer), 1)  # each is a search
+        helpful = [*relaxations.looser_constraints(), *first_choice]
     except OutOfTime:
         return answer
     hints = (f"{_CONSTRAINTS.get(relaxation.kind, '')}{relaxation.message}" for relaxation in helpful)
