@@ -57,8 +57,8 @@ def compare(
         time_limit: seconds for the search over everything, and as many for the rest; None for no limit.
         progress: called with a line of text from time to time.
         known: an answer of `solve` to the problem, which is checked. Where the problem minimises excess
-            first, it stands in the place of the search over everything; of a block, for those tiles alone
-            whose layout is proved best of every layout.
+            first, as rows do, it stands in the place of the search over everything; of a block, for those
+            tiles alone whose layout is proved best of every layout.
 
     Raises:
         ProblemFileError: the problem contradicts itself, or `known` is no answer to it.
@@ -66,7 +66,7 @@ def compare(
     gpu, progress = target_of(problem, target), told(progress)
     if known is not None:
         check_answer(problem, gpu, known)
-    answer: Any = known if problem.layout.objective.excess_first else None
+    answer: Any = known if problem.layout.objective.excess_first else None  # of the problem's kind: checked
     if isinstance(problem, Block):
         block = _BlockRows(problem, gpu, time_limit, progress, answer)
         rows, tiles = block.rows(), [unit_rows.tile_rows for unit_rows in block.units]
@@ -75,11 +75,18 @@ def compare(
         rows, tiles = tile.rows(), [tile]
     marked = tuple(replace(row, pareto=_is_pareto(row, rows)) for row in rows)
     dictated = all(tile.problem.is_dictated for tile in tiles)
-    why = next(filter(None, (why_no_estimate(tile.case) for tile in tiles)), None)
-    widths = {name: width for tile in tiles for name, width in tile.case.widths.items()}
-    advice = recommend(marked, dictated=dictated, no_estimate=why)
+    no_estimate = next(filter(None, (why_no_estimate(tile.case) for tile in tiles)), None)
     _, borrowed = timing_of(gpu)
-    return Comparison(problem.name, gpu.name, problem.threads, marked, advice, widths, borrowed, why)
+    return Comparison(
+        problem=problem.name,
+        target=gpu.name,
+        threads=problem.threads,
+        rows=marked,
+        recommendation=recommend(marked, dictated=dictated, no_estimate=no_estimate),
+        widths={name: width for tile in tiles for name, width in tile.case.widths.items()},
+        borrowed=borrowed,
+        no_estimate=no_estimate,
+    )
 
 
 def _is_pareto(row: Row, rows: Sequence[Row]) -> bool:
@@ -156,8 +163,11 @@ class _UnitRows(Struct, frozen=True):
         return _Laid(unit, row, alignment, sizes)
 
 
-# Bytes of all tiles of a block together; and each tile, or tiles that share a layout, where it lies.
-_Placement = tuple[int, tuple[TileOfRow, ...]]
+class _Placement(NamedTuple):
+    """Where the units of a block lie."""
+
+    bytes: int  # of all units together
+    units: tuple[TileOfRow, ...]  # one by one
 
 
 class _BlockRows:
@@ -230,17 +240,18 @@ class _BlockRows:
         if family not in ("in_use", "published") or not all_in_use or self.block.same_layout:
             return self._packed(layouts)
         audit = check(self.block, target=self.gpu)
-        return audit.bytes, _placed(layouts, audit.tiles)
+        return _Placement(audit.bytes, _placed(layouts, audit.tiles))
 
     def _packed(self, layouts: Sequence[_Laid], stages: Sequence[int | None] | None = None) -> _Placement:
         """The units as tightly as they go, with the file's stages, or as many of each as `stages` says."""
         counts = stages or [None] * len(layouts)
         sizes = [layout.bytes_at(layout.alignment, n) for layout, n in zip(layouts, counts, strict=True)]
         total, bases = pack(self.plan, sizes, [layout.alignment for layout in layouts])
-        return total, tuple(
+        units = (
             layout.placed(bases[k], rounded_up(layout.row.bytes or 0, layout.alignment))
             for k, layout in enumerate(layouts)
         )
+        return _Placement(total, tuple(units))
 
     def _most_stages(self, layouts: Sequence[_Laid]) -> int | None:
         """Stages that fit a block of the GPU, of every unit with more than one, else of all units.
@@ -252,7 +263,7 @@ class _BlockRows:
         staged = [max(tile.stages for tile in layout.unit.tiles) > 1 for layout in layouts]
 
         def bytes_of(stages: int) -> int:  # which rise with the stages
-            return self._packed(layouts, [stages if own or not any(staged) else 1 for own in staged])[0]
+            return self._packed(layouts, [stages if own or not any(staged) else 1 for own in staged]).bytes
 
         return bisect_right(range(1, self.limit + 1), self.limit, key=bytes_of)
 
@@ -260,18 +271,19 @@ class _BlockRows:
 
     def _combined(self, family: str, title: str, layouts: Sequence[_Laid], placement: _Placement) -> Row:
         """The block's row of a family: sums over its units, whose `layouts` lie as `placement` says."""
-        block, rows, (size, placed) = self.block, [layout.row for layout in layouts], placement
+        block, size, rows = self.block, placement.bytes, [layout.row for layout in layouts]
         statuses, reason = {row.status for row in rows}, ""
+        # The row claims what the weakest of its units does; a unit has a layout, given, found or proved best.
         status = next((s for s in ("given", Status.FEASIBLE) if s in statuses), str(Status.OPTIMAL))
-        unaligned = least_bytes(self.plan, [layout.bytes_at(1) for layout in layouts])
-        if status == Status.OPTIMAL and family != "none" and unaligned < size:
+        unaligned = least_bytes(self.plan, [layout.bytes_at(alignment=1) for layout in layouts])
+        if status == Status.OPTIMAL and unaligned < size and family != "none":  # which has but one layout
             status, reason = str(Status.FEASIBLE), _ALIGNMENT_LOSS
         alignment = max(layout.alignment for layout in layouts)
-        fits = occupancy(
+        fits = occupancy(  # on a multiprocessor; None where its limits are not known
             size, alignment, block.threads, self.gpu, block.target,
             other_bytes=block.block.other_shared_bytes, registers=block.block.registers,
         )  # fmt: skip
-        ends = [layout.declared_end(tile) for layout, tile in zip(layouts, placed, strict=True)]
+        ends = [layout.declared_end(unit) for layout, unit in zip(layouts, placement.units, strict=True)]
         row = Row(
             family,
             title,
@@ -283,11 +295,12 @@ class _BlockRows:
             declared_bytes=max(*ends, size),
             alignment_bytes=alignment,
             ways=None if any(row.ways is None for row in rows) else max(row.ways or 0 for row in rows),
+            # Some units may be dictated by the hardware, and others not.
             by_hardware=_sum([row for row in rows if row.by_hardware is not None], "by_hardware"),
-            time=_time(rows, max(1, fits.blocks if fits else 1)),
+            time=_time(rows, blocks=max(1, fits.blocks if fits else 1)),
             edit=self._by_tile([row.edit or "" for row in rows]) or None,
             accesses=tuple(access for row in rows for access in row.accesses),
-            tiles=placed,
+            tiles=placement.units,
             **{field: _sum(rows, field) for field in _SUMMED},
         )
         return replace(row.resident(fits), pipeline_stages=self._most_stages(layouts))
@@ -308,7 +321,7 @@ class _BlockRows:
             unit_rows.laid(unit_rows.tile_rows.solved_row(row.family, row.title, tile.result))
             for unit_rows, tile in zip(self.units, answer.tiles, strict=True)
         ]
-        placement = answer.bytes, _placed(layouts, answer.tiles)
+        placement = _Placement(answer.bytes, _placed(layouts, answer.tiles))
         within = self._combined(row.family, row.title, layouts, placement)
         return replace(within, status=answer.status, reason=f"without the limit {needs}")
 
@@ -325,18 +338,19 @@ class _BlockRows:
         return tuple(f for f in FAMILIES if f in allowed and (row_family == ALL or f in of_row))
 
     def _solved_within_budget(self, families: tuple[str, ...]) -> Arrangement:
-        """The best of these families within the budget, with the lanes and widths of the rows.
+        """The best of these families within the budget of bytes, with the lanes and widths of the rows.
 
         A proved answer of more families, which uses none but these, is theirs as well.
         """
         for searched, answer in self.arranged.items():
             used = {name for tile in answer.tiles for name in (tile.result.family or "none").split("+")}
-            serves = answer.status is Status.OPTIMAL and used <= {*families} <= {*searched}
-            if searched == families or (answer.tiles and serves):
+            is_theirs = used <= {*families} <= {*searched} and answer.status is Status.OPTIMAL
+            if searched == families or (answer.tiles and is_theirs):
                 return answer
         chosen = {a.name: a for unit in self.units for a in unit.tile_rows.case.problem.accesses}
 
         def settled(access: TileAccess) -> TileAccess:
+            """The access with what the rows of its tile chose for it, where the file leaves it open."""
             own = {field: getattr(chosen[access.name], field) for field in Access.__struct_fields__}
             is_open = access.is_free or isinstance(access.bytes, tuple)
             return replace(access, **own) if is_open else access
