@@ -326,6 +326,7 @@ def _shared_relaxations(
             continue
         fewer_stages = solve_in_share(replace(block, tiles=tiles))
         if fewer_stages.tiles and not _is_better(unlimited, fewer_stages):
+            excess = _excess_text(fewer_stages, "no conflicts")
             text = f"with {stages} in place of {most} stages there are {excess}"
             relaxations.append(Relaxation("stages", text))
             break

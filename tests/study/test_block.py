@@ -6,11 +6,13 @@ import json
 
 import pytest
 from command import answer, layoutopt, refused
+from msgspec.structs import replace
 from written import access_from, constrained, data_of, problem_of, refused_with, rows_of, saved
 
 from layoutopt import check, compare, explain, solve
 from layoutopt.files.catalogue import find
 from layoutopt.files.file import from_data, load
+from layoutopt.files.result_file import MAX_BYTES
 from layoutopt.hardware.devices import device
 from layoutopt.study.check import AuditStatus
 from layoutopt.study.show import views
@@ -284,6 +286,21 @@ def test_the_budget_is_what_costs():
     assert any("the budget costs" in reason for reason in found.reasons)
     parts = [(part.tiles, part.explanation.conflict_free) for part in found.tiles]
     assert parts == [(("A",), True), (("B",), True)]
+
+
+def test_fewer_stages_are_told_with_their_own_excess(monkeypatch):
+    """Time ends the search without the budget at a conflict; with fewer stages there is none."""
+
+    def out_of_time_without_budget(asked, **how):
+        found = solve(asked, **how)
+        return replace(found, excess=2, weighted_excess=2.0) if asked.layout.max_bytes == MAX_BYTES else found
+
+    monkeypatch.setattr("layoutopt.study.explain.solve", out_of_time_without_budget)
+    columns = [a for a in EXPLAINED["accesses"] if a["name"] != "rows"]
+    found = explain(block(accesses=columns, layout={"families": ["none", "pad"], "max_bytes": 3300}))
+    budget, stages = found.relaxations[1:]
+    assert budget.message.endswith("there are 2 excess wavefronts")
+    assert stages.message == "with 1 in place of 2 stages there are no conflicts"
 
 
 def block(**changes):
