@@ -63,8 +63,6 @@ class Placed(Struct, frozen=True):
 def check_answer(problem: Problem | Block, gpu: Device, answer: Result | Arrangement) -> None:
     """Check what an answer that was read says of a problem: what each access costs, and where tiles lie.
 
-    An answer without layouts has nothing to check beyond its problem.
-
     Raises:
         ProblemFileError: it is no answer to this problem, or says what does not hold.
     """

@@ -6,7 +6,7 @@ Of several tiles, each layout is audited by itself; where they lie and what all 
 import enum
 import itertools
 from collections.abc import Iterator, Mapping
-from typing import Final, Literal, TypedDict, Unpack, overload
+from typing import Any, Final, Literal, TypedDict, Unpack, overload
 
 import numpy as np
 from msgspec.structs import asdict, replace
@@ -142,9 +142,9 @@ def check(
 ) -> Audit | BlockAudit:
     """Audit `layout` under the accesses of `problem`.
 
-    It takes as long as the caller's budget in force gives it, without one as long as it needs. To count
-    accesses with values known only at run time it may take twice that; the search for a layout in its place
-    has what is left of the budget.
+    Accesses with values known only at run time are counted in twice the time of the budget that the caller
+    put in force (`layoutopt.ground.budget`), all others whatever it takes. Findings have a share of that
+    budget, and the search for a layout in its place has what is left.
 
     Args:
         problem: a tile and its accesses, or several, each with a layout in the file.
@@ -270,14 +270,11 @@ def fix(used: InUse, cannot_hold: bool, estimate_in_use: Estimate | None) -> Fin
         fastest = min(others, key=lambda row: row.time or 0.0)
         return Finding("keep", advice.text, details={"cycles": own_row.cycles, "fastest": fastest.offset})
     chosen = results[advice.offset]
-    details = {
-        "offset": chosen.offset,
-        "family": chosen.family,
-        "excess": chosen.excess,
-        "bytes": chosen.bytes,
-        "saved_bytes": used.size - (chosen.bytes or 0),
-        "saved_wavefronts": rounded_count(used.excess - (chosen.excess or 0)),
+    details: dict[str, Any] = {
+        name: getattr(chosen, name) for name in ("offset", "family", "excess", "bytes")
     }
+    details["saved_bytes"] = used.size - (chosen.bytes or 0)
+    details["saved_wavefronts"] = rounded_count(used.excess - (chosen.excess or 0))
     return Finding("fix", advice.text, details=details)
 
 

@@ -352,10 +352,7 @@ def _block_reasons(
 ) -> Iterator[str]:
     """Sentences on the result, on tiles that alone prevent a better one, and on what the budget costs.
 
-    Args:
-        block, answer, gpu_bytes: as for `_shared_relaxations`.
-        without_budget: the better answer that any number of bytes allows; None where there is none.
-        explained: each group of tiles that share a layout, as if there were no others.
+    Arguments are as for `_shared_relaxations`, and what that says of the answer without the budget.
     """
     budget = block.layout.max_bytes
     if not answer.tiles:
@@ -447,10 +444,7 @@ def _on_solution(
 
 
 def _phase_text(instruction: Instruction, layout: Layout | Node, title: str) -> str:
-    """The worst phase of an instruction, in a sentence and a drawing; a sentence where lanes choose.
-
-    `title` names the layout in front of it.
-    """
+    """The worst phase of an instruction behind the layout's `title`, with a drawing unless lanes choose."""
     case, name, table = instruction.case, instruction.lanes.name, instruction.case.table(layout)
     # Where lanes choose among many elements at run time, there is no one phase to draw.
     if isinstance(choice := case.accesses[instruction.access], ChoiceTrace):

@@ -185,12 +185,9 @@ class TileRows:
         return row if result.layout is None else self._costed(row, self.case.as_bytes(result.layout))
 
     def _counted_row(self, name: str, family: Family, searched: tuple[str, ...]) -> Row:
-        """The best layout of a family so small that every layout of it is counted.
+        """The row `name`: the best layout of a family so small that every layout of it is counted.
 
-        Args:
-            name: of the row; "cute" counts CuTe's swizzles, any other layouts without an XOR.
-            family: whose row it is.
-            searched: names of the family and of those that may be combined with it.
+        `searched` names the family and those that may be combined with it.
         """
         self.progress(family.title)
         case, limits = self.case, self.problem.layout
@@ -229,14 +226,13 @@ class TileRows:
 
     def _edit_rows(self) -> Iterator[Row]:
         """The nearest edit of the layout in use, else of the published one, where one is better."""
-        tile, node = self.case.problem.tile, node_in_use(self.asked)
-        if node is None:
+        if (node := node_in_use(self.asked)) is None:
             return
         with spending(self.budget):
             edit, seconds = _timed(partial(nearest_edit, node, self.case))
         if edit is not None:
             row = Row("edit", "nearest edit", status="given", edit=edit.text, seconds=seconds)
-            yield self._costed(row, edit.node, declared_bytes(edit.node, tile))
+            yield self._costed(row, edit.node)
 
     def _rows_as_given(self) -> Iterator[Row]:
         """The best layout for the instructions that the file gives, where others may be chosen."""
@@ -254,8 +250,6 @@ class TileRows:
                 self.case.table(node)
         except LayoutError as error:
             return replace(row, status=Status.INFEASIBLE, reason=str(error), offset=text)
-        if declared is None:
-            declared = declared_bytes(node, self.case.problem.tile)
         return self._costed(row, node, declared)
 
     # What they cost ----------------------------------------------------------------------------
@@ -268,7 +262,7 @@ class TileRows:
         Args:
             row: the family, title and status of the layout.
             layout: a layout over bytes, or a formula over elements.
-            declared: bytes of the array in which a formula is used, if known; a `Layout` says its own.
+            declared: bytes of the array that a formula is for; None for what its pitches say.
         """
         case, limits = self.case, self.problem.layout
         if isinstance(layout, Layout):
@@ -276,9 +270,10 @@ class TileRows:
             declared, swizzled = layout.declared_bytes, bool(layout.swizzle)
         else:
             formula, swizzled = layout, has_xor(layout)
+            declared = declared_bytes(layout, case.problem.tile) if declared is None else declared
         table = case.table(layout)
         size, text = case.size(table), to_text(formula)
-        row = replace(row, offset=text, bytes=size, declared_bytes=max(declared or 0, size))
+        row = replace(row, offset=text, bytes=size, declared_bytes=max(declared, size))
 
         def refused(reason: str) -> Row:
             return replace(row, status=Status.INFEASIBLE, reason=reason)
