@@ -5,6 +5,7 @@ Of several tiles, each layout is audited by itself; where they lie and what all 
 
 import enum
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, Literal, TypedDict, Unpack, overload
 
@@ -267,7 +268,7 @@ def fix(used: InUse, cannot_hold: bool, estimate_in_use: Estimate | None) -> Fin
     if advice is None:
         return None
     if advice.keep:
-        fastest = min(others, key=lambda row: row.time or 0.0)
+        fastest = min(others, key=lambda row: math.inf if row.time is None else row.time)
         return Finding("keep", advice.text, details={"cycles": own_row.cycles, "fastest": fastest.offset})
     chosen = results[advice.offset]
     details: dict[str, Any] = {

@@ -18,7 +18,7 @@ from layoutopt.hardware.devices import BANK_CONFLICTS, WAVEFRONTS, device
 from layoutopt.layout.layout import Digit, Layout
 from layoutopt.report.text import audit_report
 from layoutopt.study import edits as edits_module
-from layoutopt.study.check import Audit, AuditStatus
+from layoutopt.study.check import Audit, AuditStatus, estimate_of
 from layoutopt.study.edits import edits, nearest_edit
 
 BASICS = ROOT / "problems" / "basics"
@@ -198,6 +198,17 @@ def test_bytes_alone_are_no_reason():
     assert (result.estimate.blocks_per_sm, result.estimate.instructions > 0) == (2, True)
     mended = audit("transpose_32x32_f32", "x0*32 + (x1 ^ x0)", mend=True)
     assert [f.kind for f in mended.findings] == ["alignment"]
+
+
+def test_a_layout_without_an_estimate_is_not_the_fastest(monkeypatch):
+    """Time ends the estimate of the swizzle, which takes the fewest bytes."""
+
+    def of_sums_alone(used, layout):
+        return None if isinstance(layout, Layout) and layout.swizzle else estimate_of(used, layout)
+
+    monkeypatch.setattr("layoutopt.study.check.estimate_of", of_sums_alone)
+    (keep,) = findings(audit("transpose_32x32_f32", "x0*33 + x1", mend=True), "keep")
+    assert keep.details["fastest"] == "x0*33 + x1"
 
 
 def test_a_fix_saves_time_and_not_wavefronts_alone():
