@@ -183,7 +183,7 @@ def _tile_audit(problem: Problem, layout: AnyLayout | None, gpu: Device, mend: b
         options = [in_use(case, layout) for case in cases(chosen, gpu)]
         used = options[0]
         if len(options) > 1:  # the widths of fewest wavefronts, of those with which the layout holds the tile
-            used = min(options, key=lambda u: (any(errors_of(u)), sum(r.wavefronts for r in u.reports)))
+            used = min(options, key=lambda one: (any(errors_of(one)), sum(r.wavefronts for r in one.reports)))
         _ = used.counts  # counted here, within the time for that; kept for what follows
     audit = _audit(used, mend)
     return used, replace(audit, accesses=named_choices(audit.accesses, problem, chosen))
@@ -197,19 +197,20 @@ def _audit(used: InUse, mend: bool) -> Audit:
         estimate = estimate_of(used, used.node) if used.node is not None and not errors else None
     if mend and (mended := fix(used, bool(errors), estimate)) is not None:
         found.append(mended)
+    counted = zip(used.case.accesses, used.reports, strict=True)
     return Audit(
-        problem.name,
-        used.case.device.name,
-        _status(not errors, used.excess),
-        to_text(used.node) if used.node is not None else None,
-        used.size,
-        used.declared,
-        used.alignment,
-        used.excess,
-        used.weighted_excess,
-        tuple(_with_counters(used, *pair) for pair in zip(used.case.accesses, used.reports, strict=True)),
-        tuple(found),
-        estimate,
+        problem=problem.name,
+        target=used.case.device.name,
+        status=_status(not errors, used.excess),
+        offset=to_text(used.node) if used.node is not None else None,
+        bytes=used.size,
+        declared_bytes=used.declared,
+        alignment_bytes=used.alignment,
+        excess=used.excess,
+        weighted_excess=used.weighted_excess,
+        accesses=tuple(_with_counters(used, access, report) for access, report in counted),
+        findings=tuple(found),
+        estimate=estimate,
     )
 
 

@@ -156,8 +156,9 @@ def is_large(case: Case, node: Node | None = None) -> bool:
 def nearest_edit(node: Node, case: Case) -> Edit | None:
     """The nearest edit of `node` that is better than it; None where there is none.
 
-    Better is less weighted excess, or as much in fewer bytes; anything is better than a formula that
-    is no layout of the tile. There is none where the constraints allow no pad.
+    Better is less weighted excess, or as much in fewer bytes; anything is better than a formula that is no
+    layout of the tile. There is none where the constraints allow no pad. Where lanes choose at run time, only
+    the edit that serves the other accesses best is asked about.
 
     Args:
         node: element offset of `case.problem` over x0, x1, ...
@@ -174,7 +175,6 @@ def nearest_edit(node: Node, case: Case) -> Edit | None:
     period_bytes = max(access.rule.banks * access.rule.bank_bytes for access in case.lanes.accesses)
     every = edits(node, period=max(2, period_bytes * 8 // tile.element_bits))
     candidates = (edit for edit in every if _obeys_constraints(edit, limits, tile))
-    # Of lanes that choose at run time, which are slow to count, `_sort_key` counts those of one edit.
     batches = Counter(case, case.certain).batches(_distinct_tables(candidates, case))
 
     def rank(counted: Counted[Edit]) -> tuple[float, ...]:
@@ -182,7 +182,7 @@ def nearest_edit(node: Node, case: Case) -> Edit | None:
         return excess, last_offset, edit.distance
 
     for _, _, edit in sorted(itertools.chain.from_iterable(batches), key=rank):
-        if (after := _sort_key(case, edit.node)) is not None:  # the first that is a layout is the best one
+        if (after := _sort_key(case, edit.node)) is not None:  # the first that is a layout
             return edit if before is None or after < before else None
         if current().spent:
             return None

@@ -97,7 +97,7 @@ def footprint(evaluation: Evaluation, array: Array) -> dict[bool, IntArray] | No
         assert action.operation is not None
         executions = evaluation.traces.get(step, [])
         rows = sum(len(one.warps) for one in executions)
-        if evaluation.tallies[step].unknown or rows > MOST_TRACED_ROWS:  # no more rows are kept
+        if evaluation.tallies[step].unknown or rows > MOST_TRACED_ROWS:  # some are missing
             return None
         # The lanes whose addresses count: of an ldmatrix, eight a matrix, one for each of its rows.
         addressing = np.arange(_LANES) < (8 * action.operation.matrices or _LANES)

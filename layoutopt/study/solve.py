@@ -101,7 +101,7 @@ def solve(
 
     def work() -> Result | Arrangement:
         found = known or block.solve(problem, gpu, ask)
-        return found if budget.stopped else with_faster(problem, found, gpu, budget.seconds)
+        return found if budget.stopped else with_faster(problem, found, gpu, left=budget.seconds)
 
     with deadline(time_limit) as budget:
         return interruptibly(work, budget)
