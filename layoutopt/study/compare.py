@@ -76,17 +76,13 @@ def compare(
     marked = tuple(replace(row, pareto=_is_pareto(row, rows)) for row in rows)
     dictated = all(tile.problem.is_dictated for tile in tiles)
     no_estimate = next(filter(None, (why_no_estimate(tile.case) for tile in tiles)), None)
+    widths = {name: width for tile in tiles for name, width in tile.case.widths.items()}
+    advice = recommend(marked, dictated=dictated, no_estimate=no_estimate)
     _, borrowed = timing_of(gpu)
     return Comparison(
-        problem=problem.name,
-        target=gpu.name,
-        threads=problem.threads,
-        rows=marked,
-        recommendation=recommend(marked, dictated=dictated, no_estimate=no_estimate),
-        widths={name: width for tile in tiles for name, width in tile.case.widths.items()},
-        borrowed=borrowed,
-        no_estimate=no_estimate,
-    )
+        problem.name, gpu.name, problem.threads, marked, advice, widths,
+        borrowed=borrowed, no_estimate=no_estimate,
+    )  # fmt: skip
 
 
 def _is_pareto(row: Row, rows: Sequence[Row]) -> bool:

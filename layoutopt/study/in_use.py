@@ -123,12 +123,7 @@ class InUse(Struct, frozen=True, dict=True):
 
 
 def in_use(case: Case, layout: AnyLayout | None) -> InUse:
-    """A layout under the accesses of a case.
-
-    Args:
-        case: the tile and its accesses.
-        layout: element offsets over x0, x1, ... as text, a layout, a result with one, or byte offsets in the
-            shape of the tile; None for the formula that the file names.
+    """A layout, as for `layoutopt.check`, under the accesses of a case; None for that which the file names.
 
     Raises:
         ProblemFileError: the file names none, or the layout cannot be read.
@@ -155,7 +150,7 @@ def in_use(case: Case, layout: AnyLayout | None) -> InUse:
             raise ProblemFileError(field, str(error)) from None
         # A swizzle may reach past the pitches in full.
         return InUse(case, None, table, array=max(layout.declared_bytes, case.size(table)))
-    return InUse(case, None, case.seen(_array_table(case, layout)))
+    return InUse(case, None, case.seen(_array_table(case, layout)))  # byte offsets
 
 
 def _node_and_table(case: Case, text: str, field: str) -> tuple[Node, IntArray]:

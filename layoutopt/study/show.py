@@ -239,14 +239,9 @@ class _Asked(Struct, frozen=True):
             raise ProblemFileError("layout", f"no layout to draw: {answer.reason}")
         if part is None:
             notes.append(f"no layout was found: {answer.reason}")
-        base_bytes = 0 if part is None else part.base_bytes
-        return Views(
-            chosen=self._instruction(layouts[0]),
-            layouts=tuple(layouts),
-            note="; ".join(notes),
-            widths=widths,
-            tile=(tile, base_bytes) if tile else (),
-        )
+        instruction, note = self._instruction(layouts[0]), "; ".join(notes)
+        place = (tile, 0 if part is None else part.base_bytes) if tile else ()
+        return Views(instruction, tuple(layouts), note, widths=widths, tile=place)
 
     def _instruction(self, shown: Shown) -> Instruction:
         """The instruction asked for; access, warp or iteration left open are those of the worst conflict.
