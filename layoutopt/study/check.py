@@ -42,7 +42,7 @@ from layoutopt.study.rows import costed
 _FINDINGS_SHARE: Final = 0.2
 _COUNTING_S: Final = 1.0  # seconds beside twice the time in force, to count what is known only at run time
 # Families of which the best is compared, too, when a layout in use is to be replaced.
-_SIMPLE: Final = (("none", "pad"), ("none", "order", "split"), ("none", "xor"))
+_SIMPLE_FAMILIES: Final = (("none", "pad"), ("none", "order", "split"), ("none", "xor"))
 
 
 class AuditStatus(enum.StrEnum):
@@ -255,8 +255,9 @@ def fix(used: InUse, cannot_hold: bool, estimate_in_use: Estimate | None) -> Fin
     is_better = key(best.weighted_excess or 0, best.bytes or 0) < key(used.weighted_excess, used.size)
     if not cannot_hold and not is_better:
         return None
-    simple = [f for f in _SIMPLE if (allowed is None or {*f} <= {*allowed}) and not problem.is_dictated]
-    results = {r.offset or "": r for r in (best, *map(best_of, simple)) if r.layout is not None}
+    simple = [f for f in _SIMPLE_FAMILIES if allowed is None or {*f} <= {*allowed}]
+    found = (best, *map(best_of, () if problem.is_dictated else simple))
+    results = {result.offset or "": result for result in found if result.layout is not None}
     offset = to_text(used.node) if used.node is not None else "the table"
     own_row = Row("in_use", "the layout in use", status="given", offset=offset)
     if cannot_hold:

@@ -172,7 +172,7 @@ def _explain_tile(problem: Problem, gpu: Device, progress: Progress) -> Explanat
     if not conflict_free and not bound.everywhere and general is not None and general.lower_bound:
         bound = general  # less, but it says that no family helps
     scope = ALLOWED if conflict_free is False and not bound.lower_bound else bound.scope
-    with unhurried():
+    with unhurried():  # told even where no time is left
         reasons = [*_why_it_works(case, result, in_use)]
     questions = Relaxations(case)
     clash, minimal, clique = list[Access](), False, None  # clash: accesses that no layout serves together

@@ -43,7 +43,7 @@ _PADS: Final = ("none", "order", "pad")  # families without an XOR, whose index 
 # Estimates of equal wavefronts differ by their instructions alone, so that less tells them apart.
 _FASTER: Final = 1.005
 # What to type to be rid of a constraint.
-_CONSTRAINTS: Final = {
+_HOW_TO_GIVE_UP: Final = {
     "families": "leave out --families or layout.families; ",
     "max_bytes": "raise --max-bytes or layout.max_bytes; ",
 }
@@ -252,7 +252,7 @@ def with_hints(
         helpful = [*relaxations.looser_constraints(), *first_choice]
     except OutOfTime:
         return answer
-    hints = (f"{_CONSTRAINTS.get(relaxation.kind, '')}{relaxation.message}" for relaxation in helpful)
+    hints = (f"{_HOW_TO_GIVE_UP.get(relaxation.kind, '')}{relaxation.message}" for relaxation in helpful)
     return replace(answer, hints=(*answer.hints, *hints))
 
 
