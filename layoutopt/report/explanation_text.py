@@ -6,7 +6,7 @@ from typing import Final
 
 from layoutopt.problems.answer import ModelGrowth
 from layoutopt.problems.same_layout import groups
-from layoutopt.problems.text import listed, tile_text, widths_text
+from layoutopt.problems.text import count_text, listed, tile_text, widths_text
 from layoutopt.problems.types import Block, Problem
 from layoutopt.report.text import rounds_text, wrapped
 from layoutopt.study.explain import BlockExplanation, Explanation
@@ -65,7 +65,7 @@ def _verdict(problem: Problem | Block, explanation: Explanation) -> str:
         return f"at least {explanation.lower_bound:g} {what} in {explanation.scope}{best}"
     if explanation.excess is None:
         return "open: no layout found in the time there was"
-    return f"open: {explanation.excess} excess wavefronts found, none proved"
+    return f"open: {count_text(explanation.excess, 'excess wavefront')} found, none proved"
 
 
 def _model(explanation: Explanation, grown: ModelGrowth) -> Iterator[str]:

@@ -221,8 +221,9 @@ def rounds_text(grown: ModelGrowth) -> str:
 def _verdict(found: Result | Arrangement, accesses: Sequence[AccessReport], seconds: float | None) -> str:
     """What was found, and whether it is proved best."""
     what = "no bank conflicts"
+    excess = count_text(found.excess or 0, "excess wavefront")
     if found.excess:
-        what = f"{found.excess} excess wavefronts remain (more than the data needs)"
+        what = f"{excess} remain{'s' if found.excess == 1 else ''} (more than the data needs)"
     elif any(a.any_is for a in accesses):
         what = "no more wavefronts than the values need"
     proof, verified = found.proof, "verified at every lane"
@@ -232,7 +233,7 @@ def _verdict(found: Result | Arrangement, accesses: Sequence[AccessReport], seco
         return f"optimal: {what}, {best_as(found.excess, proof)}; {verified}"
     after = f" after {seconds:.1f} s" if seconds is not None else ""
     if found.excess:
-        what = f"{found.excess} excess wavefronts found, {proof.excess.lower_bound} proved to be needed"
+        what = f"{excess} found, {proof.excess.lower_bound} proved to be needed"
     elif found.bytes != proof.bytes.lower_bound:
         what += f"; {found.bytes:,} bytes found, {proof.bytes.lower_bound:,} proved to be needed"
     return f"{found.status}{after}: {what}; not proved best; {verified}"
@@ -279,7 +280,7 @@ def audit_report(problem: Problem | Block, audit: Audit | BlockAudit) -> str:
     if any(finding.kind == "fix" for _, finding in findings):
         lines.append("  layoutopt fix puts a layout into a CUDA source; layoutopt emit writes its code")
     lines += [""] if findings else []
-    verdict = f"{audit.excess:,} excess wavefronts" if audit.excess else "no bank conflicts"
+    verdict = count_text(audit.excess, "excess wavefront") if audit.excess else "no bank conflicts"
     if audit.status is AuditStatus.INFEASIBLE:
         alone = isinstance(audit, Audit)
         verdict = "the layout cannot hold the tile" if alone else "the block cannot hold its tiles so"

@@ -30,7 +30,7 @@ from layoutopt.model.placement import FreeAssignment
 from layoutopt.problems.answer import EVERY_LAYOUT, Arrangement, Bound, ModelGrowth, Proof, Result, Status
 from layoutopt.problems.same_layout import groups, within_room
 from layoutopt.problems.target import Question, target_of
-from layoutopt.problems.text import lanes_text, listed
+from layoutopt.problems.text import count_text, lanes_text, listed
 from layoutopt.problems.types import Access, Block, Problem, constrained
 from layoutopt.proof.board import subject_of
 from layoutopt.proof.reasons import BY_HAND, CLIQUE, COUNTING, SOLVER, SearchLimits
@@ -340,7 +340,7 @@ def _is_better(other: Arrangement, answer: Arrangement) -> bool:
 
 def _excess_text(answer: Arrangement, without: str = "no bank conflicts") -> str:
     """`3 excess wavefronts`, or `without` where there are none."""
-    return f"{answer.excess:g} excess wavefronts" if answer.excess else without
+    return count_text(answer.excess, "excess wavefront") if answer.excess else without
 
 
 def _block_reasons(
@@ -368,7 +368,7 @@ def _block_reasons(
     if without_budget is not None:
         whose = f"a block of {block.target} has" if budget == gpu_bytes else "layout.max_bytes is"
         saved = (answer.excess or 0) - (without_budget.excess or 0)
-        costs = f"the budget costs {saved:g} excess wavefronts: " if answer.tiles else ""
+        costs = f"the budget costs {count_text(saved, 'excess wavefront')}: " if answer.tiles else ""
         needs = f"the tiles take {without_budget.bytes:,} bytes, and {whose} {budget:,}"
         yield f"{costs}with {_excess_text(without_budget)} {needs}"
 
