@@ -291,8 +291,8 @@ def test_the_budget_is_what_costs():
 def test_fewer_stages_are_told_with_their_own_excess(monkeypatch):
     """Time ends the search without the budget at a conflict; with fewer stages there is none."""
 
-    def out_of_time_without_budget(asked, **how):
-        found = solve(asked, **how)
+    def out_of_time_without_budget(asked, gpu, ask):
+        found = solve(asked, target=gpu)
         return replace(found, excess=2, weighted_excess=2.0) if asked.layout.max_bytes == MAX_BYTES else found
 
     monkeypatch.setattr("layoutopt.study.explain.solve", out_of_time_without_budget)
