@@ -315,6 +315,11 @@ class ReachFloor:
     def _grow(self) -> None:
         """Find the smallest layout in which every phase keeps to its ceiling, then the cheapest: `best`."""
         self._pending = False
+        while self.presolved and self.best is None and not self.model.written:
+            # The model knows of no more than was refuted: it would propose the next pitches.
+            if (following := self._following()) is None:
+                return
+            self._visit(following)
         if self.presolved and self._settled():
             return
         batch = 1
