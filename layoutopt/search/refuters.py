@@ -99,8 +99,9 @@ class Refuters:
         With `most`, those may be left out that have more excess than this, or than one before them that fits
         the limit of bytes.
         """
-        for start in range(0, len(candidates), _COUNTED):
-            batch = candidates[start : start + _COUNTED]
+        end, count = 0, _COUNTED if most is None else 1
+        while batch := candidates[end : end + count]:
+            end, count = end + count, min(2 * count, _COUNTED)  # what a few have rules out most others
             together, left = Together.of(batch), np.arange(len(batch))
             excess = np.zeros(len(batch), np.int64)
             for s in self.scene.sets:
