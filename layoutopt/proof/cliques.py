@@ -24,6 +24,7 @@ shares add that up.
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Final
@@ -319,6 +320,15 @@ def _shared_out(cliques: Sequence[tuple[int, ...]], weights: Sequence[int]) -> l
         greedy.append(min(left[i] for i in phases))
         for i in phases:
             left[i] -= greedy[-1]
+    # All shares together are no more than phases weigh of which each clique holds one.
+    least, rest = 0, [*cliques]
+    while rest and least < sum(greedy):
+        held = Counter(itertools.chain.from_iterable(rest))
+        in_most = max(held, key=lambda i: held[i] / weights[i])
+        least += weights[in_most]
+        rest = [phases for phases in rest if in_most not in phases]
+    if not rest and least == sum(greedy):
+        return greedy
     model = Model()
     shares = [model.integer(0, min(weights[i] for i in phases)) for phases in cliques]
     of_phase: dict[int, list[tuple[int, int]]] = {}
