@@ -8,7 +8,7 @@ This module reads the traces on its own and shares no code with `layoutopt.model
 """
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -62,7 +62,7 @@ class Phase(Struct, frozen=True):
     first: Occurrence  # its first execution
 
 
-class Board(Struct, frozen=True, eq=False):
+class Board(Struct, frozen=True, eq=False, dict=True):
     """A problem as phases over words; equal only to itself, so that what was found on it is kept.
 
     A word's number is the byte at which it starts in the row-major tile. Words of elements that no
@@ -75,15 +75,22 @@ class Board(Struct, frozen=True, eq=False):
     banks: int  # number of banks
     bank_bytes: int  # bytes of a bank word
 
+    @cached_property
+    def _views(self) -> dict[View, set[int]]:
+        """Every view with a word, and its words; widest vectors first."""
+        by_place: dict[tuple[int, int], list[int]] = {}
+        for word, place in self.place.items():
+            by_place.setdefault((self.vector_words[word], place), []).append(word)
+        views: dict[View, set[int]] = {}
+        for (vector_words, place), words in by_place.items():
+            for k in (1, 2, 4):
+                if k <= vector_words:
+                    views.setdefault(View(k, place % k), set()).update(words)
+        return dict(sorted(views.items(), key=lambda of: (-of[0].vector_words, of[0].place)))
+
     def views(self) -> list[View]:
         """Every view with a word; widest vectors first."""
-        views = {
-            View(k, place % k)
-            for word, place in self.place.items()
-            for k in (1, 2, 4)
-            if k <= self.vector_words[word]
-        }
-        return sorted(views, key=lambda view: (-view.vector_words, view.place))
+        return list(self._views)
 
     def view_banks(self, view: View) -> int:
         """Banks that the words of a view share in every layout; 0 where a vector takes more than all."""
@@ -91,19 +98,31 @@ class Board(Struct, frozen=True, eq=False):
 
     def within(self, words: Sequence[int], view: View) -> list[int]:
         """The words that lie in a view."""
-        k, place = view
-        return [w for w in words if self.vector_words[w] >= k and self.place[w] % k == place]
+        in_view = self._views.get(view, set())
+        return [w for w in words if w in in_view]
 
-    def sharp_phases(self, view: View) -> dict[int, list[int]]:
-        """The words in a view of each phase in which two words in one bank always cost (`any_pair_costs`).
+    @cached_property
+    def sharp_phases(self) -> dict[View, dict[int, list[int]]]:
+        """The words in each view of the phases in which two words in one bank always cost (`any_pair_costs`).
 
         By the phase's index. What they force adds to what counting gives, which is nothing for such phases.
+        Of views in which the same vectors meet, at another place, the first alone is there.
         """
-        return {i: self.within(p.words, view) for i, p in enumerate(self.phases) if p.any_pair_costs}
+        sharp, seen = [(i, p.words) for i, p in enumerate(self.phases) if p.any_pair_costs], set()
+        found = {}
+        for view in self.views():
+            of_view = {i: self.within(words, view) for i, words in sharp}
+            start = view.place * self.bank_bytes
+            met = view.vector_words, tuple(tuple([w - start for w in words]) for words in of_view.values())
+            if met not in seen:
+                seen.add(met)
+                found[view] = of_view
+        return found
 
     def wavefronts_of(self, words: Sequence[int], view: View) -> int:
         """Wavefronts that the words in a view take at least, in every layout."""
-        return -(-len(self.within(words, view)) // max(1, self.view_banks(view)))
+        count = len(self._views.get(view, set()).intersection(words))
+        return -(-count // max(1, self.view_banks(view)))
 
     def view_data(self, view: View) -> dict[str, int]:
         """A view as a certificate names it."""
@@ -181,9 +200,11 @@ def _board(trace: Trace, tile: Tile) -> Board:
             weight, first = gathered.get(key, (0, occurrence))
             gathered[key] = weight + int(access.weight[occurrence.instruction]), first
     words = sorted({w for of_phase, _, _ in gathered for w in of_phase})
-    vector_words = {w: max(1, int(vectors.width[w // size]) // bank_bytes) for w in words}
-    places = {w: (w - int(vectors.head[w // size]) * size) // bank_bytes for w in words}
-    board = Board((), vector_words, places, banks, bank_bytes)
+    of_word = np.array(words, np.int64) // size
+    vector_words = np.maximum(1, vectors.width[of_word] // bank_bytes).tolist()
+    place = ((words - vectors.head[of_word] * size) // bank_bytes).tolist()
+    held_by = dict(zip(words, vector_words, strict=True))
+    board = Board((), held_by, dict(zip(words, place, strict=True)), banks, bank_bytes)
     views = board.views()
     phases = []
     for (of_phase, wordless, waits), (weight, first) in gathered.items():
@@ -216,13 +237,13 @@ def _occurrences(
     lane_words = range(max(1, access.operation.width_bytes // word_bytes))
     # The words of each lane that are served together: all, or one after another where the device splits them.
     requests = [(k, [k]) for k in lane_words] if rule.split_words else [(None, [*lane_words])]
+    # By element, its first word; -1 for none.
+    head = vectors.head * size
+    starts = head + (np.arange(len(head)) * size - head) // word_bytes * word_bytes
+    first = np.where(vectors.width >= word_bytes, starts, -1).tolist()
     instructions = zip(access.element.tolist(), access.active.tolist(), strict=True)
     for row, (element, active) in enumerate(instructions):
-        first_word = {}  # by lane
-        for lane, e in enumerate(element):
-            if active[lane] and vectors.width[e] >= word_bytes:
-                head = int(vectors.head[e])
-                first_word[lane] = head * size + (e - head) * size // word_bytes * word_bytes
+        first_word = {lane: first[e] for lane, e in enumerate(element) if active[lane] and first[e] >= 0}
         for phase in _phases_served(rule, element, active):
             with_word = [lane for lane in phase if lane in first_word]
             wordless = sum(active[lane] for lane in phase) - len(with_word)

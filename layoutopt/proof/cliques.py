@@ -110,8 +110,8 @@ def find_clique(board: Board) -> Clique | None:
     Words meet in the phases of `Board.sharp_phases`.
     """
     best: Clique | None = None
-    for view in board.views():
-        banks, phases = board.view_banks(view), board.sharp_phases(view).values()
+    for view, of_view in board.sharp_phases.items():
+        banks, phases = board.view_banks(view), of_view.values()
         words = sorted(set().union(*phases))
         if not 1 <= banks < len(words) <= MAX_CLIQUE_WORDS:
             continue
@@ -132,7 +132,7 @@ def _with_meetings(board: Board, view: View, words: tuple[int, ...]) -> Clique:
     """The clique of these words, with a phase for each pair; its excess is that of the rarest pair."""
     meetings: dict[tuple[int, int], int] = {}
     weight: dict[tuple[int, int], int] = {}
-    for i, in_phase in board.sharp_phases(view).items():
+    for i, in_phase in board.sharp_phases[view].items():
         for pair in itertools.combinations(sorted(set(words).intersection(in_phase)), 2):
             meetings.setdefault(pair, i)
             weight[pair] = weight.get(pair, 0) + board.phases[i].weight
@@ -261,7 +261,7 @@ class Packing(Struct, frozen=True):
 def find_packing(board: Board) -> Packing | None:
     """Cliques of three phases, shared out so that they force the most excess; None where there are none."""
     cliques: list[Share] = []
-    for view in board.views():
+    for view in board.sharp_phases:
         cliques += itertools.islice(_threes(board, view), _MOST_CLIQUES)
     if not cliques:
         return None
@@ -273,7 +273,7 @@ def find_packing(board: Board) -> Packing | None:
 def _threes(board: Board, view: View) -> Iterator[Share]:
     """Cliques of three phases of a view, each three once, as shares of weight 0: V, W and f of the module."""
     banks = board.view_banks(view)
-    in_view = {i: set(words) for i, words in board.sharp_phases(view).items() if len(words) > 1}
+    in_view = {i: set(words) for i, words in board.sharp_phases[view].items() if len(words) > 1}
     if not 3 <= len(in_view) <= MAX_PACKED_PHASES or banks < 2:
         return
     numbers, touched = list(in_view), _touched(list(in_view.values()))

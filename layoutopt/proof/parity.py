@@ -86,9 +86,9 @@ class Parity(Struct, frozen=True):
 def find_parity(board: Board, most_phases: int = MAX_PHASES) -> Parity | None:
     """The parity of most excess over all views; None if none is found within the time."""
     best: Parity | None = None
-    for view in board.views():
+    for view, of_view in board.sharp_phases.items():
         banks = board.view_banks(view)
-        full = {i: words for i, words in board.sharp_phases(view).items() if len(words) == banks > 1}
+        full = {i: words for i, words in of_view.items() if len(words) == banks > 1}
         first = combination(full) if 0 < len(full) <= most_phases else None
         if first is not None:
             found = _strengthened(board, view, full, first)
