@@ -23,6 +23,7 @@ from layoutopt.search.scene import Scene
 
 _COUNTED: Final = 1024  # linearisations that are counted together
 _PHASES: Final = 4096  # phases times linearisations that are counted at once
+_AT_FIRST: Final = 8  # phases that are counted first where layouts may fall to them
 _KEPT: Final = 24  # phases that are kept, the latest
 _MOST_SOURCES: Final = 10  # bits that a mask may read
 _MOST_ENTRIES: Final = 1 << 20  # masks times linearisations, or times phases
@@ -107,7 +108,10 @@ class Refuters:
             for s in self.scene.sets:
                 first = 0
                 while first < len(s.elements) and len(left):
-                    part = s.only(slice(first, first + max(1, _PHASES // len(left))))
+                    at_once = max(1, _PHASES // len(left))
+                    if most is not None:  # at first few phases, to which most layouts fall
+                        at_once = min(at_once, first + _AT_FIRST)
+                    part = s.only(slice(first, first + at_once))
                     first += len(part.elements)
                     words = self._words(part, together, left)
                     over = (costs_of(part, words) - ideal_of(part, words)) @ part.weight
