@@ -46,7 +46,7 @@ class Budget:
         self._began = time.monotonic()
         self._end = None if seconds is None else time.monotonic() + seconds
         self._stop = _Stop()
-        self._whole: Budget | None = None
+        self._wholes: tuple[Budget, ...] = ()  # of which it is a part, the nearest first
         self._limit = self._work = seconds
         self._ends_with_work = self._is_of_limit = False
 
@@ -54,7 +54,7 @@ class Budget:
         """A budget of the time left, or of so many seconds where that is less; None for any number."""
         left = [limit for limit in (self.seconds, seconds) if limit is not None]
         part = Budget(min(left, default=None))
-        part._stop, part._whole = self._stop, self
+        part._stop, part._wholes = self._stop, (self, *self._wholes)
         return part
 
     def part(self, share: float) -> "Budget":
@@ -100,33 +100,27 @@ class Budget:
     @property
     def spent(self) -> bool:
         """Whether no time or effort is left."""
-        if self._is_worked_out():
-            return True
+        for budget in (self, *self._wholes):
+            if budget._ends_with_work and budget._work is not None and budget._work <= 0:
+                if budget._is_of_limit:  # with more time there would have been more
+                    self.cut_short()
+                return True
         if self._end is not None and time.monotonic() >= self._end:
             self.cut_short()
             return True
         return self._stop.given
 
-    def _is_worked_out(self) -> bool:
-        if self._ends_with_work and self._work is not None and self._work <= 0:
-            if self._is_of_limit:  # with more time there would have been more
-                self.cut_short()
-            return True
-        return self._whole is not None and self._whole._is_worked_out()
-
     @property
     def effort(self) -> float | None:
         """Work left, where that ends it before the time does."""
-        own = self._work if self._ends_with_work else None
-        outer = None if self._whole is None else self._whole.effort
-        return min((left for left in (own, outer) if left is not None), default=None)
+        ending = (budget._work for budget in (self, *self._wholes) if budget._ends_with_work)
+        return min((left for left in ending if left is not None), default=None)
 
     def charge(self, effort: float) -> None:
         """Count work that was done, in seconds of a quiet machine."""
-        if self._work is not None:
-            self._work -= effort
-        if self._whole is not None:
-            self._whole.charge(effort)
+        for budget in (self, *self._wholes):
+            if budget._work is not None:
+                budget._work -= effort
 
     def cut_short(self) -> None:
         """Remember that something ended for want of time."""
