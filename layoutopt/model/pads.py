@@ -83,7 +83,7 @@ def _pads_of(space: Space, structure: Structure) -> Iterator[Linearisation]:
     operations = least_operations_of(structure, space.shape)
     gaps = [gap for gap, (_, _, size) in enumerate(structure[:-1]) if size > 1]
     unit_choices = [stride_units(space, structure)]
-    if not space.congruences(structure).one_by_one:  # some strides are aligned only in sum
+    if space.starts and not space.congruences(structure).one_by_one:  # some strides are aligned only in sum
         unit_choices.append(least_units(space, structure))
     streams: list[Stream] = []
     for units in unit_choices:
@@ -210,9 +210,11 @@ def _pad_stream(space: Space, structure: Structure, gap: int, units: list[int]) 
         candidate = candidate_of(space, structure, pads, units)
         if candidate is None:  # nor with a longer pad
             return
-        only_in_sum = any(d.stride % unit for d, unit in zip(candidate.digits, by_itself, strict=True))
-        if units == by_itself or (only_in_sum and keeps_whole(space, candidate)):
-            yield candidate
+        if units != by_itself:
+            known = all(d.stride % unit == 0 for d, unit in zip(candidate.digits, by_itself, strict=True))
+            if known or not keeps_whole(space, candidate):
+                continue
+        yield candidate
 
 
 # The candidates of families with pads, in streams. The second argument says whether cuts may be used.

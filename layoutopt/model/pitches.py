@@ -343,7 +343,7 @@ def linearisation(pitches: Pitches, space: Space) -> Linearisation:
 
 def described(candidate: Linearisation, space: Space) -> bool:
     """Whether pitches of the model describe a candidate, which is aligned and has no longer pads than it."""
-    if candidate.turn or candidate.interval[0]:
+    if candidate.turn or candidate.interval[0] or len(candidate.digits) > len(space.shape):
         return False
     if candidate.may_swizzle and "xor" not in space.families:  # of a matrix
         return False
