@@ -47,31 +47,34 @@ class Refuters:
         refuted = np.zeros(len(together), np.bool_)
         if not self._kept:
             return refuted
-        left = np.flatnonzero(~may_swizzle)
-        for phases in self._latest_first(len(left)):
+        for phases, left in self._latest_first(~may_swizzle, refuted):
             words, ceilings = self._words_and_ceilings(phases, together, left)
             refuted[left] = (costs_of(phases, words) > ceilings).any(axis=1)
-            left = left[~refuted[left]]
         left = np.flatnonzero(may_swizzle)
         sources = self._sources(together, left)
         if sources is None or len(left) << len(sources) > _MOST_ENTRIES:
             return refuted
         # Whether every mask of every bank bit may still do; without any of some bit, there is no swizzle.
         masks = np.ones((len(left), len(self._bits), 1 << len(sources)), np.bool_)
-        for phases in self._latest_first(len(left)):
+        for phases, left in self._latest_first(may_swizzle, refuted):
             may_do = self._masks_that_may_do(phases, together, left, sources, self._bits)
             masks &= np.logical_and.reduce(may_do, axis=1)
             possible = np.logical_and.reduce(masks.any(axis=2), axis=1)
             refuted[left[~possible]] = True
-            left, masks = left[possible], masks[possible]
+            masks = masks[possible]
         return refuted
 
-    def _latest_first(self, many: int) -> Iterator[PhaseSet]:
-        """The phases that are kept, in sets; the smaller, the more linearisations are asked."""
+    def _latest_first(self, asked: BoolArray, refuted: BoolArray) -> Iterator[tuple[PhaseSet, IntArray]]:
+        """The phases that are kept, in sets, and those asked that are not refuted by then.
+
+        The more linearisations are left, the smaller the sets.
+        """
         for k, places in itertools.groupby(reversed(self._kept), key=lambda place: place[0]):
             rows = [row for _, row in places]
-            count = max(1, _TOGETHER // max(1, many))
-            yield from (self.scene.sets[k].only(rows[n : n + count]) for n in range(0, len(rows), count))
+            while rows and len(left := np.flatnonzero(asked & ~refuted)):
+                count = max(1, _TOGETHER // len(left))
+                yield self.scene.sets[k].only(rows[:count]), left
+                rows = rows[count:]
 
     def learn(self, candidate: Linearisation, bit: int | None) -> None:
         """Keep the phases that refuted a candidate.
