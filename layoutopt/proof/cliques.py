@@ -33,6 +33,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
+from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import current
 from layoutopt.model.cp_sat import Model
 from layoutopt.problems.text import listed
@@ -220,8 +221,8 @@ class Packing(Struct, frozen=True):
                 return False
             if len(set(share.phases)) < len(phases) or not all(phase.any_pair_costs for phase in phases):
                 return False
-            sets, pairs = [set(phase.words) for phase in phases], itertools.combinations(words, 2)
-            if any(not any({u, v} <= of_phase for of_phase in sets) for u, v in pairs):
+            sets = [set(phase.words) for phase in phases]
+            if any(not words <= set().union(*(s for s in sets if w in s)) for w in words):  # whom w meets
                 return False
             for i in share.phases:
                 taken[i] += share.weight
@@ -277,7 +278,7 @@ def _threes(board: Board, view: View) -> Iterator[Share]:
     if not 3 <= len(in_view) <= MAX_PACKED_PHASES or banks < 2:
         return
     numbers, touched = list(in_view), _touched(list(in_view.values()))
-    common = touched @ touched.T  # words that two phases have in common
+    common = np.array([_count(touched & of_phase) for of_phase in touched])  # words of two phases
     seen: set[tuple[int, ...]] = set()
     for v in range(len(numbers)):
         if current().spent:
@@ -287,25 +288,32 @@ def _threes(board: Board, view: View) -> Iterator[Share]:
         np.fill_diagonal(with_third, 0)
         with_third[:, v] = 0
         may_exceed = (common[v] > 0) & (common[v] + with_third.max(axis=1) > banks)
-        for w in (np.flatnonzero(may_exceed[v + 1 :]) + v + 1).tolist():
-            # By phase, how many of its words V or W touches, but not both.
-            in_one = common[:, v] + common[:, w] - 2 * (touched @ (touched[v] * touched[w]))
-            for f in np.flatnonzero(common[v, w] + in_one > banks).tolist():
-                three = tuple(sorted(numbers[n] for n in {v, w, f}))
-                if len(three) == 3 and three not in seen:
-                    seen.add(three)
-                    of_v, of_w, of_f = (in_view[numbers[n]] for n in (v, w, f))
-                    words = of_v & of_w | of_f & (of_v ^ of_w)
-                    yield Share(view, tuple(sorted(words)), phases=three, weight=0)
+        second = np.flatnonzero(may_exceed[v + 1 :]) + v + 1
+        # By W and phase, how many of its words V or W touches, but not both.
+        in_one = common[v] + common[second] - 2 * _count((touched[second] & touched[v])[:, None] & touched)
+        for n, f in np.argwhere(common[v, second][:, None] + in_one > banks).tolist():
+            w = int(second[n])
+            three = tuple(sorted(numbers[n] for n in {v, w, f}))
+            if len(three) == 3 and three not in seen:
+                seen.add(three)
+                of_v, of_w, of_f = (in_view[numbers[n]] for n in (v, w, f))
+                words = of_v & of_w | of_f & (of_v ^ of_w)
+                yield Share(view, tuple(sorted(words)), phases=three, weight=0)
 
 
-def _touched(phases: Sequence[set[int]]) -> npt.NDArray[np.float32]:
-    """1 where a phase (row) touches a word (column), else 0; phases are sets of words."""
+def _touched(phases: Sequence[set[int]]) -> npt.NDArray[np.uint64]:
+    """The words of each phase (row) as bits; phases are sets of words."""
     column = {w: n for n, w in enumerate(sorted(set().union(*phases)))}
-    touched = np.zeros((len(phases), len(column)), np.float32)
+    touched = np.zeros((len(phases), -(-len(column) // 64) * 64), np.uint8)
     for row, words in zip(touched, phases, strict=True):
         row[[column[w] for w in words]] = 1
-    return touched
+    return np.packbits(touched, axis=1).view(np.uint64)
+
+
+def _count(bits: npt.NDArray[np.uint64]) -> IntArray:
+    """How many bits are set along the last axis."""
+    count: IntArray = np.bitwise_count(bits).sum(axis=-1, dtype=np.int64)
+    return count
 
 
 def _shared_out(cliques: Sequence[tuple[int, ...]], weights: Sequence[int]) -> list[int]:
