@@ -32,7 +32,6 @@ from layoutopt.model.placement_model import PlacementModel
 
 Function = TypeVar("Function", bound=Callable[..., object])
 Ints = npt.NDArray[np.int32]
-Floats = npt.NDArray[np.float64]
 
 _SEED = 88172645463325252
 _SLICE = 2_000_000  # units visited between two looks at the clock: some hundredths of a second
@@ -46,8 +45,8 @@ _ANYWHERE, _MOST_ASKED = 8, 256
 _ANY_COLUMNS = 1 << 62  # before the excess is enough
 
 
-class _Schedule(NamedTuple):
-    """The cost of a move, and the temperatures of a round."""
+class Schedule(NamedTuple):
+    """The cost of a move, and the temperatures of a round; all floats, or `cooled` is compiled once more."""
 
     wavefront: float  # cost of a weighted wavefront
     square: float  # cost of a square of a load beyond the least of its phase
@@ -59,9 +58,16 @@ class _Schedule(NamedTuple):
 
 # Squares lead to layouts without conflicts; wavefronts, a maximum, to the least where some conflicts remain;
 # columns to the fewest bytes.
-_NO_CONFLICTS = _Schedule(wavefront=0, square=1, column=0.05, warmest=0.3, coldest=0.1, visits=500)
-_FEW_WAVEFRONTS = _Schedule(wavefront=1, square=0.3, column=0.05, warmest=0.3, coldest=0.08, visits=500)
-_EVEN_COLUMNS = _Schedule(wavefront=1, square=0.3, column=1, warmest=0.5, coldest=0.1, visits=100)
+_NO_CONFLICTS = Schedule(wavefront=0.0, square=1.0, column=0.05, warmest=0.3, coldest=0.1, visits=500)
+_FEW_WAVEFRONTS = Schedule(wavefront=1.0, square=0.3, column=0.05, warmest=0.3, coldest=0.08, visits=500)
+_EVEN_COLUMNS = Schedule(wavefront=1.0, square=0.3, column=1.0, warmest=0.5, coldest=0.1, visits=100)
+
+
+class Goal(NamedTuple):
+    """What a round ends at, if it reaches both."""
+
+    excess: int  # weighted wavefronts beyond the `least` of the phases
+    columns: int  # squares of columns beyond their room
 
 
 def part(function: Function) -> Function:
@@ -101,20 +107,20 @@ class Board(NamedTuple):
     A unit of a chunk is what one phase touches of it.
     """
 
-    first: Ints  # number of each chunk's first unit, shape (chunks + 1,)
+    first_unit: Ints  # number of each chunk's first unit, the others follow, shape (chunks + 1,)
     chunk: Ints  # of each unit
-    begin: Ints  # where each phase begins in `units`, shape (phases + 1,)
-    units: Ints  # the units by phase
+    phase_begin: Ints  # where each phase begins in `by_phase`, shape (phases + 1,)
+    by_phase: Ints  # the units' numbers, phase by phase
     phase: Ints  # of each unit
     times: Ints  # how often the phase touches each unit
     kind: Ints  # row of `bank`, of each unit
     bank: Ints  # of a unit of each kind, by the position of its chunk, shape (kinds, positions)
-    positions: Ints  # how many each chunk may have
-    wide: Ints  # columns that each chunk covers
+    position_count: Ints  # of each chunk
+    width: Ints  # columns that each chunk covers; a column is as wide as the smallest chunk
     weight: Ints  # of each phase
     least: Ints  # wavefronts that each phase takes in every layout
-    room: int  # chunks that every column holds without cost
-    more: int  # columns that may hold one chunk more
+    column_room: int  # chunks that every column holds without cost
+    fuller_columns: int  # how many columns may hold one chunk more, in the tile's own bytes
     chains: bool  # whether chunks are of one size, so that they may change places
 
 
@@ -124,9 +130,9 @@ class Placed(NamedTuple):
     position: Ints  # of each chunk
     load: Ints  # units, times how often each is touched, of each bank in each phase, shape (phases, banks)
     worst: Ints  # largest load of each phase, at least its `least`
-    height: Ints  # chunks in each column
-    hard: npt.NDArray[np.bool_]  # phases in which no two units meet, nor may
-    owner: Ints  # the chunk in each bank of a hard phase, -1 for none
+    column_height: Ints  # chunks in each column
+    kept_free: npt.NDArray[np.bool_]  # phases in which no two units meet, nor may
+    owner: Ints  # the chunk in each bank of a phase that is kept free, -1 for none
     totals: npt.NDArray[np.int64]  # shape (6,), see `_EXCESS`
     best: Ints  # positions of the least excess so far, then of the most even columns
     random: npt.NDArray[np.uint64]  # state of the generator, not 0
@@ -137,14 +143,24 @@ _EXCESS, _COLUMNS, _BEST_EXCESS, _BEST_COLUMNS, _VISITED, _MOVES = range(6)
 
 
 class Moves(NamedTuple):
-    """Room to note what a move touches."""
+    """Room to note what a move touches. Moves are numbered from 1."""
 
-    mark: npt.NDArray[np.int64]  # of each chunk, the last move that it was in
-    stack: Ints  # the chunks that move
+    chunk_move: npt.NDArray[np.int64]  # of each chunk, the last move that it was in
+    chunk: Ints  # the chunks that move
     target: Ints  # where each of these goes; after the move, where it came from
-    stamp: npt.NDArray[np.int64]  # of each phase, the last move that changed its loads
+    phase_move: npt.NDArray[np.int64]  # of each phase, the last move that changed its loads
     touched: Ints  # the phases whose loads change
-    before: Ints  # the worst load of each of these before the move
+    worst_before: Ints  # the worst load of each of these before the move
+
+
+class Change(NamedTuple):
+    """What a move changes."""
+
+    excess: int  # weighted wavefronts
+    squares: int  # weighted squares of loads beyond the `least` of their phase
+    columns: int  # squares of columns beyond their room
+    units: int  # how many moved
+    touched: int  # phases whose loads changed, the first entries of `Moves.touched`
 
 
 @part
@@ -171,210 +187,206 @@ def _drawn(board: Board, placed: Placed) -> int:
     for k in range(min(phases, _MOST_ASKED) if _draw(placed.random, _ANYWHERE) else 0):
         phase = (first + k) % phases
         if placed.worst[phase] > board.least[phase]:
-            begin, held = board.begin[phase], board.begin[phase + 1] - board.begin[phase]
+            begin, held = board.phase_begin[phase], board.phase_begin[phase + 1] - board.phase_begin[phase]
             at = _draw(placed.random, held)
             for n in range(held):
-                unit = board.units[begin + (at + n) % held]
+                unit = board.by_phase[begin + (at + n) % held]
                 chunk = board.chunk[unit]
                 bank = board.bank[board.kind[unit], placed.position[chunk]]
                 if placed.load[phase, bank] == placed.worst[phase]:
                     return int(chunk)
-    return _draw(placed.random, len(board.positions))
+    return _draw(placed.random, len(board.position_count))
 
 
 @part
 def _chain(board: Board, placed: Placed, moves: Moves, now: int) -> int:
     """Draw a chunk and another position for it, and note all chunks that must change places with it.
 
-    Where a chunk goes, another that is there in a hard phase goes where the first came from; so all change
-    between the same two positions. Phases are hard only where chunks are of one size.
+    Where a chunk goes, another that has its bank in a phase kept free goes where the first came from; so all
+    change between the same two positions. Phases are kept free only where chunks are of one size.
 
-    Fills the first entries of `moves.stack` and `moves.target`; returns how many. `now`: number of the move.
+    Fills the first entries of `moves.chunk` and `moves.target`; returns how many. `now`: number of the move.
     """
     drawn = _drawn(board, placed)
-    old, stack = placed.position[drawn], moves.stack
-    new = (old + 1 + _draw(placed.random, board.positions[drawn] - 1)) % board.positions[drawn]
-    stack[0], moves.target[0], moves.mark[drawn] = drawn, new, now
-    count, i = 1, 0
-    while i < count:
-        chunk, goes = stack[i], moves.target[i]
-        i += 1
-        for unit in range(board.first[chunk], board.first[chunk + 1]):
-            if placed.hard[board.phase[unit]]:
-                other = placed.owner[board.phase[unit], board.bank[board.kind[unit], goes]]
-                if other >= 0 and moves.mark[other] != now:
-                    moves.mark[other] = now
-                    stack[count], moves.target[count] = other, old + new - goes
-                    count += 1
-    return count
+    here, positions = placed.position[drawn], board.position_count[drawn]
+    there = (here + 1 + _draw(placed.random, positions - 1)) % positions
+    moves.chunk[0], moves.target[0], moves.chunk_move[drawn] = drawn, there, now
+    noted, followed = 1, 0
+    while followed < noted:
+        chunk, goes = moves.chunk[followed], moves.target[followed]
+        followed += 1
+        for unit in range(board.first_unit[chunk], board.first_unit[chunk + 1]):
+            if placed.kept_free[board.phase[unit]]:
+                in_the_way = placed.owner[board.phase[unit], board.bank[board.kind[unit], goes]]
+                if in_the_way >= 0 and moves.chunk_move[in_the_way] != now:
+                    moves.chunk_move[in_the_way] = now
+                    moves.chunk[noted] = in_the_way
+                    moves.target[noted] = here + there - goes  # the other of the two positions
+                    noted += 1
+    return noted
 
 
 @part
-def _move(board: Board, placed: Placed, moves: Moves, count: int, now: int) -> tuple[int, int, int, int, int]:
-    """Carry out move `now`, of `count` chunks that `_chain` noted, and note what `_take_back` needs.
+def _put(board: Board, placed: Placed, chunk: int, position: int, sign: int) -> tuple[int, int]:
+    """Count a chunk in (`sign` 1) or out (-1) at a position, in columns and in loads.
 
-    Hard phases are skipped: a chain leaves them without conflicts, so their loads are not kept.
+    Loads of phases that are kept free are not counted: a chain leaves them without conflicts.
 
     Returns:
-        What squares of loads, wavefronts and squares of columns grow by; the number of phases whose loads
-        changed (`moves.touched` begins with them); the number of units moved.
+        What squares of loads, and squares of columns, grow by: `Change.squares` and `Change.columns`.
     """
-    squares, touched, columns, units = 0, 0, 0, 0
-    # No local name for `placed.load`: with one, the compiled search takes nearly half as long again.
+    squares, columns = 0, 0
+    for column in range(position * board.width[chunk], (position + 1) * board.width[chunk]):
+        over = placed.column_height[column] - board.column_room
+        columns += _square(over + sign) - _square(over)
+        placed.column_height[column] += sign
+    for unit in range(board.first_unit[chunk], board.first_unit[chunk + 1]):
+        phase = board.phase[unit]
+        if not placed.kept_free[phase]:
+            bank, more = board.bank[board.kind[unit], position], sign * board.times[unit]
+            over = placed.load[phase, bank] - board.least[phase]
+            squares += board.weight[phase] * (_square(over + more) - _square(over))
+            placed.load[phase, bank] += more
+    return squares, columns
+
+
+@part
+def _move(board: Board, placed: Placed, moves: Moves, count: int, now: int) -> Change:
+    """Carry out move `now`, of `count` chunks that `_chain` noted, and note what `_take_back` needs."""
+    excess, squares, columns, units, touched = 0, 0, 0, 0, 0
     for i in range(count):
-        chunk, new = moves.stack[i], moves.target[i]
-        old, wide = placed.position[chunk], board.wide[chunk]
+        chunk, new = moves.chunk[i], moves.target[i]
+        old = placed.position[chunk]
         placed.position[chunk], moves.target[i] = new, old
-        for k in range(wide):
-            over = placed.height[old * wide + k] - board.room
-            columns += _square(over - 1) - _square(over)
-            placed.height[old * wide + k] -= 1
-            over = placed.height[new * wide + k] - board.room
-            columns += _square(over + 1) - _square(over)
-            placed.height[new * wide + k] += 1
-        units += board.first[chunk + 1] - board.first[chunk]
-        for unit in range(board.first[chunk], board.first[chunk + 1]):
-            phase, times = board.phase[unit], board.times[unit]
-            if placed.hard[phase]:
-                continue
-            if moves.stamp[phase] != now:
-                moves.stamp[phase], moves.touched[touched] = now, phase
+        for position, sign in ((old, -1), (new, 1)):
+            more_squares, more_columns = _put(board, placed, chunk, position, sign)
+            squares += more_squares
+            columns += more_columns
+        units += board.first_unit[chunk + 1] - board.first_unit[chunk]
+        for unit in range(board.first_unit[chunk], board.first_unit[chunk + 1]):
+            phase = board.phase[unit]
+            if not placed.kept_free[phase] and moves.phase_move[phase] != now:
+                moves.phase_move[phase], moves.touched[touched] = now, phase
                 touched += 1
-            least, weight = board.least[phase], board.weight[phase]
-            bank = board.bank[board.kind[unit], old]
-            over = placed.load[phase, bank] - least
-            squares += weight * (_square(over - times) - _square(over))
-            placed.load[phase, bank] -= times
-            bank = board.bank[board.kind[unit], new]
-            over = placed.load[phase, bank] - least
-            squares += weight * (_square(over + times) - _square(over))
-            placed.load[phase, bank] += times
-    wavefronts = 0
     for i in range(touched):
         phase = moves.touched[i]
         worst = board.least[phase]
         for bank in range(placed.load.shape[1]):
             if placed.load[phase, bank] > worst:
                 worst = placed.load[phase, bank]
-        moves.before[i] = placed.worst[phase]
-        wavefronts += board.weight[phase] * (worst - placed.worst[phase])
+        moves.worst_before[i] = placed.worst[phase]
+        excess += board.weight[phase] * (worst - placed.worst[phase])
         placed.worst[phase] = worst
-    return squares, wavefronts, columns, touched, units
+    return Change(excess, squares, columns, units, touched)
 
 
 @part
 def _take_back(board: Board, placed: Placed, moves: Moves, count: int, touched: int) -> None:
     """Undo the move just made; the targets are where the chunks came from."""
     for i in range(count):
-        chunk, old = moves.stack[i], moves.target[i]
-        new, wide = placed.position[chunk], board.wide[chunk]
+        chunk, old = moves.chunk[i], moves.target[i]
+        _put(board, placed, chunk, placed.position[chunk], -1)
+        _put(board, placed, chunk, old, 1)
         placed.position[chunk] = old
-        for k in range(wide):
-            placed.height[old * wide + k] += 1
-            placed.height[new * wide + k] -= 1
-        for unit in range(board.first[chunk], board.first[chunk + 1]):
-            phase = board.phase[unit]
-            if not placed.hard[phase]:
-                placed.load[phase, board.bank[board.kind[unit], old]] += board.times[unit]
-                placed.load[phase, board.bank[board.kind[unit], new]] -= board.times[unit]
     for i in range(touched):
-        placed.worst[moves.touched[i]] = moves.before[i]
+        placed.worst[moves.touched[i]] = moves.worst_before[i]
 
 
 @part
-def _own(board: Board, placed: Placed, moves: Moves, count: int) -> None:
+def _update_owner(board: Board, placed: Placed, moves: Moves, count: int) -> None:
     """Update `placed.owner` after a move of `count` chunks: all give up their banks, then take others."""
     for i in range(count):
-        chunk = moves.stack[i]
-        for unit in range(board.first[chunk], board.first[chunk + 1]):
-            if placed.hard[board.phase[unit]]:
+        chunk = moves.chunk[i]
+        for unit in range(board.first_unit[chunk], board.first_unit[chunk + 1]):
+            if placed.kept_free[board.phase[unit]]:
                 bank = board.bank[board.kind[unit], moves.target[i]]  # now where the chunk came from
                 placed.owner[board.phase[unit], bank] = -1
     for i in range(count):
-        chunk = moves.stack[i]
-        for unit in range(board.first[chunk], board.first[chunk + 1]):
-            if placed.hard[board.phase[unit]]:
+        chunk = moves.chunk[i]
+        for unit in range(board.first_unit[chunk], board.first_unit[chunk + 1]):
+            if placed.kept_free[board.phase[unit]]:
                 bank = board.bank[board.kind[unit], placed.position[chunk]]
                 placed.owner[board.phase[unit], bank] = chunk
 
 
 @whole
 def cooled(
-    board: Board,
-    placed: Placed,
-    moves: Moves,
-    warmth: Floats,
-    costs: Floats,
-    work: npt.NDArray[np.int64],
-    enough: npt.NDArray[np.int64],
+    board: Board, placed: Placed, moves: Moves, schedule: Schedule, goal: Goal, until: int, end: int
 ) -> bool:
-    """Make moves, those that cost more ever more rarely; whether a placement as good as `enough` was found.
+    """Make moves, those that cost more ever more rarely; whether a placement as good as `goal` was found.
+
+    Changes `placed`, whose `best` is then that placement.
 
     Args:
-        board: of the search; `placed` is changed.
-        warmth: temperature at the beginning and at the end of the round.
-        costs: of a wavefront, a square of a load, a square of a column.
-        work: units visited at which to stop, and at the end of the round.
-        enough: excess, and squares of columns.
+        until: units visited at which to stop.
+        end: units visited at the end of the round, where the temperature is `schedule.coldest`.
     """
-    totals, temperature = placed.totals, warmth[0]
-    stop, end = work[0], work[1]
-    while totals[_VISITED] < stop:
+    totals, temperature = placed.totals, schedule.warmest
+    while totals[_VISITED] < until:
         totals[_MOVES] += 1
         now = totals[_MOVES]
         if now % 64 == 1:  # often enough, and a power is dear
-            temperature = warmth[0] * (warmth[1] / warmth[0]) ** (totals[_VISITED] / end)
+            cooling = schedule.coldest / schedule.warmest
+            temperature = schedule.warmest * cooling ** (totals[_VISITED] / end)
         count = _chain(board, placed, moves, now)
-        squares, wavefronts, columns, touched, units = _move(board, placed, moves, count, now)
-        totals[_VISITED] += units + count + _PHASE * touched
-        cost = costs[0] * wavefronts + costs[1] * squares + costs[2] * columns
+        change = _move(board, placed, moves, count, now)
+        totals[_VISITED] += change.units + count + _PHASE * change.touched
+        cost = (
+            schedule.wavefront * change.excess
+            + schedule.square * change.squares
+            + schedule.column * change.columns
+        )
+        # A move that costs more is kept with the probability exp(-cost / temperature) (Metropolis).
         if cost > 0 and _draw(placed.random, 1 << 30) >= math.exp(-cost / temperature) * (1 << 30):
-            _take_back(board, placed, moves, count, touched)
+            _take_back(board, placed, moves, count, change.touched)
             continue
-        _own(board, placed, moves, count)
-        totals[_EXCESS] += wavefronts
-        totals[_COLUMNS] += columns
+        _update_owner(board, placed, moves, count)
+        totals[_EXCESS] += change.excess
+        totals[_COLUMNS] += change.columns
         if totals[_EXCESS] < totals[_BEST_EXCESS] or (
             totals[_EXCESS] == totals[_BEST_EXCESS] and totals[_COLUMNS] < totals[_BEST_COLUMNS]
         ):
             totals[_BEST_EXCESS], totals[_BEST_COLUMNS] = totals[_EXCESS], totals[_COLUMNS]
             for chunk in range(len(placed.best)):  # a slice takes a third of the compiler's time
                 placed.best[chunk] = placed.position[chunk]
-            if totals[_BEST_EXCESS] <= enough[0] and totals[_BEST_COLUMNS] <= enough[1]:
+            if totals[_BEST_EXCESS] <= goal.excess and totals[_BEST_COLUMNS] <= goal.columns:
                 return True
     return False
 
 
 def board_of(model: PlacementModel) -> Board:
     """The phases of a placement model as arrays for the local search."""
-    number, sizes = np.zeros(len(model.chunks.size), np.int64), model.chunks.size[[*model.positions]]
-    number[[*model.positions]] = np.arange(len(sizes))
-    phase_of, chunk, byte, times_of, unit_bytes, banks = model.units
-    kinds, kind_of = np.unique(
-        np.stack([model.chunks.size[chunk], byte, unit_bytes, banks]), axis=1, return_inverse=True
+    # The board numbers the chunks that have a position, in the order of `model.positions`.
+    chunks, counts = np.array([*model.positions]), np.array([*model.positions.values()])
+    number = np.zeros(len(model.chunks.size), np.int64)
+    number[chunks] = np.arange(len(chunks))
+    sizes, of = model.chunks.size[chunks], model.units
+    # Units of one kind lie in the same bank where their chunks have the same position.
+    kinds, kind = np.unique(
+        np.stack([model.chunks.size[of.chunk], of.byte, of.unit_bytes, of.banks]), axis=1, return_inverse=True
     )
-    units = np.stack([number[chunk], phase_of, times_of, kind_of.reshape(-1)])
-    chunk, phase_of, times_of, kind_of = units[:, np.lexsort(units[::-1])]  # by chunk, as `first` needs them
-    by_phase = np.argsort(phase_of, kind="stable")
-    positions = np.array([*model.positions.values()])
     size, byte, unit_bytes, banks = kinds[..., None]
-    bank = (np.arange(positions.max()) * size + byte) // unit_bytes % banks
-    room, more = divmod(model.atoms(model.tile.bytes), model.period // model.atom)
+    bank = (np.arange(counts.max()) * size + byte) // unit_bytes % banks
+    units = np.stack([number[of.chunk], of.phase, of.times, kind.reshape(-1)])
+    chunk, phase, times, kind = units[:, np.lexsort(units[::-1])]  # by chunk, as `first_unit` needs them
+    by_phase = np.argsort(phase, kind="stable")
+    # The tile's own bytes fill the rows of banks: as many chunks in each column, one more in the first ones.
+    column_room, fuller_columns = divmod(model.atoms(model.tile.bytes), model.period // model.atom)
     return Board(
-        first=_narrow(np.searchsorted(chunk, np.arange(len(sizes) + 1))),
+        first_unit=_narrow(np.searchsorted(chunk, np.arange(len(chunks) + 1))),
         chunk=_narrow(chunk),
-        begin=_narrow(np.searchsorted(phase_of[by_phase], np.arange(len(model.phases) + 1))),
-        units=_narrow(by_phase),
-        phase=_narrow(phase_of),
-        times=_narrow(times_of),
-        kind=_narrow(kind_of),
+        phase_begin=_narrow(np.searchsorted(phase[by_phase], np.arange(len(model.phases) + 1))),
+        by_phase=_narrow(by_phase),
+        phase=_narrow(phase),
+        times=_narrow(times),
+        kind=_narrow(kind),
         bank=_narrow(bank),
-        positions=_narrow(positions),
-        wide=_narrow(sizes // model.atom),
+        position_count=_narrow(counts),
+        width=_narrow(sizes // model.atom),
         weight=_narrow(np.array([phase.weight for phase in model.phases])),
         least=_narrow(np.array([phase.least for phase in model.phases])),
-        room=room,
-        more=more,
+        column_room=column_room,
+        fuller_columns=fuller_columns,
         chains=model.alike,
     )
 
@@ -388,71 +400,75 @@ def annealed(board: Board, start: IntArray, enough: int, rounds: int) -> IntArra
         enough: lower bound of the weighted wavefronts beyond `least`, at which the search ends.
         rounds: at most, each from the best of the round before; the same number gives the same answer.
     """
-    if (board.positions < 2).any():
+    if (board.position_count < 2).any():
         return start
-    # Each column that holds one chunk beyond the room of all counts as a square, and so many may.
-    goal, random = np.array([enough, board.more], np.int64), np.array([_SEED], np.uint64)
+    # A column with one chunk beyond its room counts 1: the tile's own bytes hold `fuller_columns` of these.
+    goal = Goal(enough, board.fuller_columns)
+    random = np.array([_SEED], np.uint64)
     best = last = _placed(board, start, random, chains=False)
 
     def rank(placed: Placed) -> tuple[int, int]:
-        """Excess, and squares of columns where they do not fit."""
-        return int(placed.totals[_BEST_EXCESS]), max(int(placed.totals[_BEST_COLUMNS]), board.more)
+        """Excess, and squares of columns where they do not fit the tile's own bytes."""
+        return int(placed.totals[_BEST_EXCESS]), max(int(placed.totals[_BEST_COLUMNS]), goal.columns)
 
     in_vain = 0  # rounds without a new best
     for number in current().while_left(range(rounds)):
-        if (best.totals[_BEST_EXCESS:_VISITED] <= goal).all() or in_vain == _PATIENCE:
+        excess, columns = rank(best)
+        if (excess <= goal.excess and columns == goal.columns) or in_vain == _PATIENCE:
             break
         last = _placed(board, last.best.astype(np.int64), random, chains=board.chains)
-        if best.totals[_BEST_EXCESS] <= enough:
+        if excess <= goal.excess:
             _cool(board, last, goal, _EVEN_COLUMNS)
         else:  # every fourth round by wavefronts, a maximum, which squares only approach
             schedule = _FEW_WAVEFRONTS if number % 4 == 3 else _NO_CONFLICTS
-            _cool(board, last, np.array([enough, _ANY_COLUMNS]), schedule)
+            _cool(board, last, Goal(enough, _ANY_COLUMNS), schedule)
         in_vain = 0 if rank(last) < rank(best) else in_vain + 1
         best = min(best, last, key=rank)
     return best.best.astype(np.int64)
 
 
-def _cool(board: Board, placed: Placed, goal: npt.NDArray[np.int64], schedule: _Schedule) -> None:
-    """One round, from warm to cold; `goal`: excess and squares of columns at which it ends."""
+def _cool(board: Board, placed: Placed, goal: Goal, schedule: Schedule) -> None:
+    """One round, from warm to cold, which ends early at the goal."""
     work = min(schedule.visits * len(board.phase), _MOST_VISITS)
-    chunks, phases = len(board.positions), len(board.least)
-    mark, stamp = np.zeros(chunks, np.int64), np.zeros(phases, np.int64)
-    stack, target, touched, before = (np.zeros(n, np.int32) for n in (chunks, chunks, phases, phases))
-    moves = Moves(mark, stack, target, stamp, touched, before)
-    warmth = np.array([schedule.warmest, schedule.coldest])
-    costs = np.array([schedule.wavefront, schedule.square, schedule.column], np.float64)
+    chunks, phases = len(board.position_count), len(board.least)
+    moves = Moves(
+        chunk_move=np.zeros(chunks, np.int64),
+        chunk=np.zeros(chunks, np.int32),
+        target=np.zeros(chunks, np.int32),
+        phase_move=np.zeros(phases, np.int64),
+        touched=np.zeros(phases, np.int32),
+        worst_before=np.zeros(phases, np.int32),
+    )
     for done in current().while_left(range(0, work, _SLICE)):
-        until = np.array([min(work, done + _SLICE), work], np.int64)
-        ended = cooled(board, placed, moves, warmth, costs, until, goal)
+        ended = cooled(board, placed, moves, schedule, goal, min(work, done + _SLICE), work)
         current().charge(_EFFORT_A_VISIT * min(_SLICE, work - done))
         if ended:
             return
 
 
 def _placed(board: Board, position: IntArray, random: npt.NDArray[np.uint64], *, chains: bool) -> Placed:
-    """A placement with these positions; with `chains`, phases without conflicts are hard."""
+    """A placement with these positions; with `chains`, phases without conflicts are kept free of them."""
     load = np.zeros((len(board.least), int(board.bank.max()) + 1), np.int32)
     bank = board.bank[board.kind, position[board.chunk]]
     np.add.at(load, (board.phase, bank), board.times)
     worst = np.maximum(load.max(axis=1, initial=0), board.least)
-    # A chunk stands on as many columns as it is wide.
-    height = np.zeros(int((board.positions * board.wide).max()), np.int32)
-    for k in range(int(board.wide.max())):
-        covered = board.wide > k
-        np.add.at(height, position[covered] * board.wide[covered] + k, 1)
+    column_height = np.zeros(int((board.position_count * board.width).max()), np.int32)
+    for k in range(int(board.width.max())):  # column k of each chunk that has one
+        wide = board.width > k
+        np.add.at(column_height, position[wide] * board.width[wide] + k, 1)
     owner = np.full(load.shape, -1, np.int32)
     owner[board.phase, bank] = board.chunk
     excess = int(((worst - board.least) * board.weight.astype(np.int64)).sum())
-    overfull = int((np.maximum(height - board.room, 0) ** 2).sum())  # columns beyond their room
+    overfull = int((np.maximum(column_height - board.column_room, 0) ** 2).sum())  # columns beyond their room
     return Placed(
         position=_narrow(position),
         load=load,
         worst=_narrow(worst),
-        height=height,
-        hard=(board.least == 1) & (worst == 1) & chains,
+        column_height=column_height,
+        kept_free=(board.least == 1) & (worst == 1) & chains,
         owner=owner,
-        totals=np.array([excess, overfull, excess, overfull, 0, 0], np.int64),  # see `Placed.totals`
+        # Both also of the best so far; no visits, no moves.
+        totals=np.array([excess, overfull, excess, overfull, 0, 0], np.int64),
         best=_narrow(position).copy(),
         random=random,
     )

@@ -41,16 +41,16 @@ from layoutopt.problems.types import Tile
 _KEPT = 2  # models, of one case
 # Deterministic time for the questions of one call, unless the caller says otherwise.
 EFFORT = 10.0
-# Rounds of local search before the solver is asked, after it, and to even columns out, at `_ROUNDS_EFFORT`;
-# with more effort, up to `_MOST_TIMES` as many.
-_FIRST, _MORE, _EVEN = 6, 28, 1
-_ROUNDS_EFFORT, _MOST_TIMES = 2.0, 2.0
+# Rounds of local search before the solver is asked, after it, and to even columns out, for an effort of
+# `_ROUNDS_EFFORT`; they grow with the effort, up to `_MOST_OF_ROUNDS` times as many.
+_FIRST_ROUNDS, _MORE_ROUNDS, _EVEN_ROUNDS = 6, 28, 1
+_ROUNDS_EFFORT, _MOST_OF_ROUNDS = 2.0, 2.0
 # Units of phases up to which the solver, in this effort, is done before the compiled search is loaded.
-_SMALL, _SMALL_EFFORT = 512, 0.1
+_FEW_UNITS, _FEW_UNITS_EFFORT = 512, 0.1
 # Chunks that exchanges of two banks may visit before anything else is tried: some milliseconds.
-_EXCHANGED = 10_000
+_MOST_EXCHANGED = 10_000
 # Shares of the effort: a yes-or-no question, and the minimum where the answer is no.
-_QUICK, _LONG = 0.2, 0.6
+_QUESTION_SHARE, _MINIMUM_SHARE = 0.2, 0.6
 # Elements beyond the tile, of which a small table is kept, and the effort to place them.
 _MOST_FOLDED, _FOLD_EFFORT = 64, 0.5
 # Seconds until numba is imported and the local search is loaded, or is compiled, once an installation.
@@ -106,7 +106,7 @@ def free_assignment(
     if model is None:
         return None
     # The model starts elements at multiples of their size, and packs loose ones, narrower than a word, in one
-    # way. Where other layouts do otherwise, a relaxed model without these two bounds them all.
+    # way. Where layouts may do otherwise, a relaxed model without these two bounds them all.
     counted = np.concatenate([s.elements[s.elements >= 0] for s in sets])
     loose = model.chunks.loose[model.chunks.of[counted]].any()
     if tile.element_alignment == tile.element_bytes and not loose:
@@ -114,11 +114,12 @@ def free_assignment(
     relaxed = _relaxed(sets, trace, tile, workers)
     if relaxed.too_large:
         return None
-    proved = relaxed.excess_at(relaxed.solve(effort / 2, least=True).bound)
+    proved_wavefronts = relaxed.solve(effort / 2, least=True).bound
+    # Where the time ends first, less is proved than the relaxed model's counting bound, or the caller knows.
+    bound = max(bound, relaxed.floor, relaxed.excess_at(proved_wavefronts))
+    # The search ends at the model's own counting bound; what is proved of all layouts may lie below it.
     found = _within_bytes(model, effort / 2, max_bytes, hint)
-    # Narrow elements that may share words leave the floor below what the caller knows; what is proved is less
-    # than the floor where the time ended first.
-    return replace(found, bound=max(bound, relaxed.floor, proved), bytes_bound=tile.bytes)
+    return replace(found, bound=bound, bytes_bound=tile.bytes)
 
 
 def in_own_bytes(
@@ -145,7 +146,7 @@ def near(
     model = _model(sets, trace, tile)
     if model is None:
         return None
-    return _assignment(model, _by_local_search(model, hint, bound, _FIRST), bound, tile.bytes)
+    return _assignment(model, _by_local_search(model, hint, bound, _FIRST_ROUNDS), bound, tile.bytes)
 
 
 def question(sets: Sequence[PhaseSet], trace: Trace, tile: Tile, most: int | None) -> str:
@@ -192,7 +193,7 @@ def _within_bytes(
     if max_bytes is None or found.bytes is None or found.bytes <= max_bytes:
         return found
     packed, tile_bytes = _packed(model), model.tile.bytes
-    answer = model.solve(effort * _QUICK, atoms=max_bytes // model.atom, least=True, hint=packed)
+    answer = model.solve(effort * _QUESTION_SHARE, atoms=max_bytes // model.atom, least=True, hint=packed)
     # Both are measured: where an atom is shared, the chunks that the model does not place may need one more.
     candidates = [
         _assignment(model, packed, found.bound, tile_bytes),
@@ -215,30 +216,31 @@ def _least_excess(model: PlacementModel, effort: float, hint: IntArray | None, b
         return _solution(model, answer, bound, tile_bytes)
 
     def searched(start: IntArray | None, rounds: int) -> FreeAssignment:
-        more_rounds = min(_MOST_TIMES, effort / _ROUNDS_EFFORT)
-        table = _by_local_search(model, start, bound, math.ceil(rounds * more_rounds))
+        """What local search finds from a table; `rounds` is for an effort of `_ROUNDS_EFFORT`."""
+        scale = min(_MOST_OF_ROUNDS, effort / _ROUNDS_EFFORT)
+        table = _by_local_search(model, start, bound, math.ceil(rounds * scale))
         return _assignment(model, table, bound, tile_bytes)
 
-    # The hint made smaller; exchanges of banks; CP-SAT, where it is done before a search is loaded.
+    # The hint made smaller; exchanges of banks; CP-SAT, where it is done before the local search is loaded.
     if hint is not None and (known := _near_hint(model, hint, bound)) is not None and known.complete:
         return known
     if bound == model.floor and (known := _exchanged(model, hint)) is not None:
         return known
-    if sum(len(phase.units) for phase in model.phases) <= _SMALL:
-        known = tight(_SMALL_EFFORT)
+    if sum(len(phase.units) for phase in model.phases) <= _FEW_UNITS:
+        known = tight(_FEW_UNITS_EFFORT)
         if known is not None and known.complete:
             return known
     # A short search; CP-SAT for the counting bound alone; a longer search; CP-SAT for the least excess.
-    best = searched(hint, _FIRST)
+    best = searched(hint, _FIRST_ROUNDS)
     if best.complete:
         return best
-    if (known := tight(effort * _QUICK)) is not None:
+    if (known := tight(effort * _QUESTION_SHARE)) is not None:
         return known
     if best.excess != bound:
-        best = searched(best.table, _MORE)
+        best = searched(best.table, _MORE_ROUNDS)
     if best.excess != bound:
-        best = _with_proved_bound(model, effort * _LONG, best)
-    return _fewest_bytes(model, effort * _QUICK, best)
+        best = _with_proved_bound(model, effort * _MINIMUM_SHARE, best)
+    return _fewest_bytes(model, effort * _QUESTION_SHARE, best)
 
 
 def _near_hint(model: PlacementModel, hint: IntArray, bound: int) -> FreeAssignment | None:
@@ -264,7 +266,7 @@ def _exchanged(model: PlacementModel, hint: IntArray | None) -> FreeAssignment |
     index_of = {c: k for k, c in enumerate(position)}
     phases = [sorted({index_of[unit.chunk] for unit in phase.units}) for phase in model.phases]
     room = [rows + (k < more) for k in range(banks)]
-    found = coloured(phases, [*position.values()], room, _EXCHANGED)
+    found = coloured(phases, [*position.values()], room, _MOST_EXCHANGED)
     if found is None:
         return None
     table = _offsets_of(model, dict(zip(position, found, strict=True)))
@@ -345,7 +347,7 @@ def _level(model: PlacementModel, found: FreeAssignment) -> FreeAssignment:
     if found.bytes == model.tile.bytes or not model.alike:
         return found
     assert found.excess is not None
-    table = _by_local_search(model, found.table, found.excess, _EVEN)
+    table = _by_local_search(model, found.table, found.excess, _EVEN_ROUNDS)
     even = _assignment(model, table, found.bound, found.bytes_bound)
     return min(found, even, key=lambda f: f.bytes or 0)
 
@@ -367,49 +369,79 @@ def _folded(model: PlacementModel, padded: IntArray) -> IntArray | None:
 
     What lies in the tile's bytes stays where it is. The rest may go into any hole where it meets nothing of
     its phases; the solver chooses. None where elements are no chunks of their own, or it finds nothing.
+
+    Args:
+        model: of the tile.
+        padded: byte offset of each element.
     """
-    size, chunks = model.tile.element_bytes, model.chunks
-    row_elements, flat = model.period // size, padded.ravel() // size
-    one_element_chunks = len(model.positions) == len(flat) == len(chunks.size) and (chunks.size == size).all()
-    beyond = np.flatnonzero(flat >= len(flat)).tolist()
+    element_bytes, chunk_bytes = model.tile.element_bytes, model.chunks.size
+    offset = padded.ravel() // element_bytes  # in elements, by element
+    elements = len(offset)
+    one_element_chunks = (
+        len(model.positions) == elements == len(chunk_bytes) and (chunk_bytes == element_bytes).all()
+    )
+    beyond = np.flatnonzero(offset >= elements).tolist()
     if not (model.symmetric and one_element_chunks and 0 < len(beyond) <= _MOST_FOLDED):
         return None
-    holes = np.setdiff1d(np.arange(len(flat)), flat)
-    phase, element, _, times, *_ = model.units
-    bank = flat[element] % row_elements
-    fixed = flat[element] < len(flat)
-    # What each bank may take on in each phase beside the elements that stay; then the others' phases.
-    room = np.repeat([[p.least] for p in model.phases], row_elements, axis=1)
-    np.subtract.at(room, (phase[fixed], bank[fixed]), times[fixed])
-    moving = np.stack([phase, element, times])[:, ~fixed].T.tolist()
-    open_to = {e: np.isin(np.arange(row_elements), holes % row_elements) for e in beyond}
-    for p, e, n in moving:
-        open_to[e] &= room[p] >= n
-    if not all(banks.any() for banks in open_to.values()):
+    holes: list[list[int]] = [[] for _ in range(model.period // element_bytes)]  # offsets, by bank
+    for hole in np.setdiff1d(np.arange(elements), offset).tolist():
+        holes[hole % len(holes)].append(hole)
+    bank_of = _banks_with_holes(model, offset, beyond, np.array([len(of_bank) for of_bank in holes]))
+    if bank_of is None:
+        return None
+    table = offset.copy()
+    for element, bank in bank_of.items():
+        table[element] = holes[bank].pop(0)
+    return table * element_bytes
+
+
+def _banks_with_holes(
+    model: PlacementModel, offset: IntArray, beyond: list[int], holes: IntArray
+) -> dict[int, int] | None:
+    """A bank for each element beyond the tile, so that every phase keeps to its `least`; None if not found.
+
+    Args:
+        model: whose chunks are the elements.
+        offset: of each element, in elements.
+        beyond: the elements that need a bank.
+        holes: how many elements each bank has room for.
+    """
+    units, banks = model.units, len(holes)
+    stays = offset[units.chunk] < len(offset)
+    # What each bank may take on in each phase beside the elements that stay, shape (phases, banks).
+    room = np.repeat([[phase.least] for phase in model.phases], banks, axis=1)
+    stay_at = units.phase[stays], offset[units.chunk[stays]] % banks
+    np.subtract.at(room, stay_at, units.times[stays])
+    moving = np.stack([units.phase, units.chunk, units.times])[:, ~stays].T.tolist()
+    open_banks = dict.fromkeys(beyond, holes > 0)
+    for phase, element, times in moving:
+        open_banks[element] = open_banks[element] & (room[phase] >= times)
+    if not all(is_open.any() for is_open in open_banks.values()):
         return None
     solver = Model()
-    # Of each element beyond the tile, a literal for each bank that it may go to.
-    at = {e: {k: solver.boolean() for k in np.flatnonzero(banks).tolist()} for e, banks in open_to.items()}
-    for literals in at.values():
+    # Of each element, a literal for each bank that it may go to.
+    goes_to = {
+        element: {bank: solver.boolean() for bank in np.flatnonzero(is_open).tolist()}
+        for element, is_open in open_banks.items()
+    }
+    for literals in goes_to.values():
         solver.exactly_one([*literals.values()])
-    for k, free in enumerate(np.bincount(holes % row_elements, minlength=row_elements).tolist()):
-        solver.at_most([(literals[k], 1) for literals in at.values() if k in literals], free)
-    loads: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for p, e, n in moving:
-        for k, literal in at[e].items():
-            loads.setdefault((p, k), []).append((literal, n))
-    for (p, k), load in loads.items():
+    for bank, count in enumerate(holes.tolist()):
+        solver.at_most([(literals[bank], 1) for literals in goes_to.values() if bank in literals], count)
+    loads: dict[tuple[int, int], list[tuple[int, int]]] = {}  # by phase and bank: literals and times
+    for phase, element, times in moving:
+        for bank, literal in goes_to[element].items():
+            loads.setdefault((phase, bank), []).append((literal, times))
+    for at, load in loads.items():
         if len(load) > 1:
-            solver.at_most(load, int(room[p, k]))
-    answer = solver.solve(1, _FOLD_EFFORT)
+            solver.at_most(load, int(room[at]))
+    answer = solver.solve(effort=_FOLD_EFFORT)
     if not _is_solved(answer):
         return None
-    table = flat.copy()
-    holes_at = [holes[holes % row_elements == k].tolist() for k in range(row_elements)]
-    for e, literals in at.items():
-        bank_of = next(k for k, literal in literals.items() if answer.values[literal])
-        table[e] = holes_at[bank_of].pop(0)
-    return table * size
+    return {
+        element: next(bank for bank, literal in literals.items() if answer.values[literal])
+        for element, literals in goes_to.items()
+    }
 
 
 def _row_major(model: PlacementModel) -> IntArray:

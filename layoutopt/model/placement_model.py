@@ -67,6 +67,17 @@ class Unit(NamedTuple):
     times: int  # how often a phase touches it
 
 
+class UnitArrays(NamedTuple):
+    """The units of all phases, each array int64, shape (units,)."""
+
+    phase: IntArray
+    chunk: IntArray
+    byte: IntArray  # of the chunk, at which the unit begins
+    times: IntArray  # how often the phase touches it
+    unit_bytes: IntArray  # of its phase, as are the banks
+    banks: IntArray
+
+
 class FreePhase(Struct, frozen=True, dict=True):
     """A phase as units."""
 
@@ -103,26 +114,31 @@ def free_phases(sets: Sequence[PhaseSet], chunks: Chunks, *, drop_loose: bool) -
     A phase that drops some keeps the largest ideal that any packing of them gives, so that its
     excess is a lower bound.
     """
-    weights: dict[FreePhase, int] = {}  # of each, which has none itself
+    weights: dict[FreePhase, int] = {}  # by phase, whose own weight is not set yet
     for s in sets:
         unit_bytes = max(s.width_bytes, s.rule.bank_bytes)
         for row, weight, floor in zip(s.elements.tolist(), s.weight.tolist(), s.floor.tolist(), strict=True):
-            touched: dict[tuple[int, int], int] = {}  # how often, by chunk and byte in the chunk
+            times: dict[tuple[int, int], int] = {}  # lanes that touch a unit, by its chunk and first byte
             dropped = 0
             for element in row:
-                if element < 0:
+                if element < 0:  # an absent lane
                     continue
                 chunk = int(chunks.of[element])
                 if drop_loose and chunks.loose[chunk]:
                     dropped += 1
                     continue
                 unit = chunk, int(chunks.place[element]) // unit_bytes * unit_bytes
-                touched[unit] = touched.get(unit, 0) + 1
-            distinct = len(touched) + dropped  # if no two of the dropped share a word
-            ideal = max(1, -(-distinct * s.chunk_words // (s.rule.banks * s.requests)))
-            counted = sorted(touched.items())
-            units = tuple(Unit(*unit, n if s.rule.serialises_equal else 1) for unit, n in counted)
-            phase = FreePhase(units, unit_bytes, s.rule.banks // s.chunk_words, max(1, floor), ideal)
+                times[unit] = times.get(unit, 0) + 1
+            # Lanes of one unit are served together, unless equal addresses wait for each other.
+            units = [Unit(*unit, n if s.rule.serialises_equal else 1) for unit, n in sorted(times.items())]
+            distinct = len(units) + dropped  # if no two of the dropped share a word
+            phase = FreePhase(
+                units=tuple(units),
+                unit_bytes=unit_bytes,
+                banks=s.rule.banks // s.chunk_words,
+                floor=max(1, floor),
+                ideal=max(1, -(-distinct * s.chunk_words // (s.rule.banks * s.requests))),
+            )
             weights[phase] = weights.get(phase, 0) + weight * s.requests
     return [replace(phase, weight=weight) for phase, weight in weights.items()]
 
@@ -152,11 +168,10 @@ class PlacementModel:
         self._terms = sum(self.positions[unit.chunk] for p in self.phases for unit in p.units)
 
     @cached_property
-    def units(self) -> IntArray:
-        """Of each unit, its phase, chunk, byte in the chunk, times, bytes, and banks; shape (6, units)."""
-        return np.array(
-            [(k, *unit, p.unit_bytes, p.banks) for k, p in enumerate(self.phases) for unit in p.units]
-        ).T
+    def units(self) -> UnitArrays:
+        """The units of all phases."""
+        listed = [(k, *unit, p.unit_bytes, p.banks) for k, p in enumerate(self.phases) for unit in p.units]
+        return UnitArrays(*np.array(listed).T)
 
     @property
     def too_large(self) -> bool:
@@ -202,19 +217,22 @@ class PlacementModel:
     ) -> Model:
         """The CP-SAT model of a question; arguments of `solve`.
 
-        Its first variables are the booleans of the chunks' positions, chunk by chunk.
+        Every phase is at its `least`, unless there is a choice of wavefronts: `least` minimises them, `most`
+        bounds the weighted excess. At most `atoms` columns are spanned. Its first variables are the booleans
+        of the chunks' positions, chunk by chunk.
         """
         model = Model()
+        # Of each chunk, a literal for every position.
         at = {c: [model.boolean() for _ in range(n)] for c, n in self.positions.items()}
         for literals in at.values():
             model.exactly_one(literals)
-        terms = []
+        weighted = []  # (wavefronts, weight) of each phase
         for phase in self.phases:
             loads = phase.loads(at, self.chunks)
             if least or most is not None:
-                # Loose elements count in a phase's floor, so that it may exceed what the units can cost.
+                # Loose elements count in a phase's floor, so that `least` may exceed what the units can cost.
                 wavefronts = model.integer(phase.least, max(phase.least, phase.most))
-                terms.append((wavefronts, phase.weight))
+                weighted.append((wavefronts, phase.weight))
                 for load in loads:
                     model.at_most([*load, (wavefronts, -1)], 0)
             elif phase.least == 1:
@@ -224,12 +242,12 @@ class PlacementModel:
                 for load in loads:
                     model.at_most(load, phase.least)
         if most is not None:
-            model.at_most(terms, most - self.excess_at(0))
+            model.at_most(weighted, most - self.excess_at(0))  # as excess is that of no wavefronts, plus them
         if least:
-            model.minimise(terms)
+            model.minimise(weighted)
         if atoms is not None:
             self._limit_columns(model, at, atoms)
-        # A last row that is not whole tells banks apart.
+        # Banks may be renamed for one another, unless the last row is cut off, which tells them apart.
         may_rename = self.symmetric and (atoms is None or atoms * self.atom % self.period == 0)
         if may_rename:
             self._break_symmetry(model, at)
@@ -250,13 +268,12 @@ class PlacementModel:
             return self.fixed
         at = np.zeros(len(self.chunks.size), np.int64)
         at[[*position]] = [*position.values()]
-        phase, chunk, byte, times, unit_bytes, banks = self.units
-        most = int(banks.max())
-        load = np.zeros(len(self.phases) * most, np.int64)
-        bank = (at[chunk] * self.chunks.size[chunk] + byte) // unit_bytes % banks
-        np.add.at(load, phase * most + bank, times)
+        of = self.units
+        bank = (at[of.chunk] * self.chunks.size[of.chunk] + of.byte) // of.unit_bytes % of.banks
+        load = np.zeros((len(self.phases), int(of.banks.max())), np.int64)
+        np.add.at(load, (of.phase, bank), of.times)
         floor, ideal, weight = np.array([(p.floor, p.ideal, p.weight) for p in self.phases]).T
-        cost = np.maximum(floor, load.reshape(-1, most).max(axis=1))
+        cost = np.maximum(floor, load.max(axis=1))
         return self.fixed + int((cost - ideal) @ weight)
 
     def positions_of(self, table: IntArray) -> dict[int, int]:
