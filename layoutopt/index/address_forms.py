@@ -81,8 +81,9 @@ class FormSearch:
         wanted: IntArray,
         ranges: Mapping[str, Range],
         predicate: Node | None,
-        start: Callable[[Form], Start] = lambda _: "free",
+        start: Callable[[Form], Start],
     ) -> None:
+        self.access, self.predicate, self.start = access, predicate, start
         self.loops, self.env, self.ranges = access.loops, env, ranges
         self.active, self.wanted = active, wanted
         self.all_active = bool(active.all())
@@ -94,6 +95,12 @@ class FormSearch:
         self._bounds: dict[Node, Range] = {}
         self._changed: tuple[IntArray, Form | None] | None = None
         self._in_bits: dict[bytes, Node | None] = {}  # the cheapest of `_of_bits`, by values
+
+    def of_threads(self, threads: IntArray) -> "FormSearch":
+        """The same search for some threads alone."""
+        env = {name: at if at.shape[1] == 1 else at[:, threads] for name, at in self.env.items()}
+        active, wanted = self.active[:, threads], self.wanted[:, threads]
+        return FormSearch(self.access, env, active, wanted, self.ranges, self.predicate, self.start)
 
     def cheapest(self, addresses: Sequence[Node]) -> Form | None:
         """The cheapest form of any of these spellings of the address; None if none is right."""
@@ -120,11 +127,11 @@ class FormSearch:
         """
         for form in forms:
             if best is None:
-                best = sum(self.cost.of(form, math.inf, COMPARED)), form
+                best = self.cost.of(form, math.inf, COMPARED).total, form
                 continue
             more_inside = len(form.inside) - len(best[1].inside)
             limit = best[0] - (more_inside > 0)  # with more variables inside, it must cost less
-            cost = sum(self.cost.of(form, limit, COMPARED))
+            cost = self.cost.of(form, limit, COMPARED).total
             if cost > limit:
                 continue
             if cost < best[0] or more_inside < 0 or self._length(form) < self._length(best[1]):
@@ -187,10 +194,14 @@ class FormSearch:
         return found
 
     def _without_base(self, address: Node, everywhere: IntArray) -> Form | None:
-        """A form without its base, of an address with these values; None where all loops stay in the base."""
+        """What the loops change of an address, as a form with base 0; None where all loops stay in the base.
+
+        `everywhere`: the address of every thread and iteration, shape (iterations, threads).
+        """
         loops = [v for v, trips in self.loops.items() if trips > 1]
         if not loops or not self.active.any():
             return None
+        # Each loop is one axis, or one for each bit of its variable.
         axes = [(v, size) for v in loops for size in _digits(self.loops[v])]
         grid = (*(size for _, size in axes), self.active.shape[1])
         added, flipped = _changes(everywhere.reshape(grid), self.active.reshape(grid), len(axes))
@@ -200,7 +211,7 @@ class FormSearch:
             return None
         steps, flips, bits = [], [], 0
         for v in loops:
-            if v in inside:
+            if v in kept:
                 continue
             digits = [(k, size) for k, (variable, size) in enumerate(axes) if variable == v]
             step = _table([(added.get(k), size) for k, size in digits], np.add)
@@ -210,7 +221,7 @@ class FormSearch:
             bits |= int(np.bitwise_or.reduce(flip))
         if any(node is None for node in (*steps, *flips)):
             return None
-        return Form(Const(0), inside, _joined("^", flips), _joined("+", steps), flip_bits=bits)
+        return Form(Const(0), inside, flips=_joined("^", flips), steps=_joined("+", steps), flip_bits=bits)
 
     def _cheapest(self, node: Node) -> Node:
         """The cheapest form of a base: as given, or bits of `tid` moved or added up."""
@@ -325,14 +336,19 @@ def _joined(symbol: str, nodes: Sequence[Node | None]) -> Node:
 
 
 def _formula(variable: str, values: IntArray, address: Node) -> Node | None:
-    """`values[variable]` as an expression: a product, moved bits, the address's own form, or a chain.
+    """What a loop variable adds to an address, or flips of it, as an expression over the variable.
 
-    `values` is what each value of the loop variable adds to the address, or flips of it, 0 at 0; `address` is
-    the whole. A chain compares with each value but the last; None where there are too many for one.
+    A product; else the cheapest of moved bits and sums of bits; else what `address` itself does with the
+    variable; else a chain of comparisons with each value but the last. None where that is too long.
+
+    Args:
+        variable: of the loop.
+        values: what is added or flipped, for each value of the variable; 0 for 0.
+        address: the whole address, over `tid` and the loop variables.
     """
-    v, n = Var(variable), len(values)
-    env, own_range = {variable: np.arange(n, dtype=np.int64)}, {variable: (0, n - 1)}
-    step = int(values[-1]) // max(n - 1, 1)
+    v, trips = Var(variable), len(values)
+    env, own_range = {variable: np.arange(trips, dtype=np.int64)}, {variable: (0, trips - 1)}
+    step = int(values[-1]) // max(trips - 1, 1)
     if (values == step * env[variable]).all():
         return simplify(Op("*", (v, Const(step))), own_range)
     moved = moved_bits(v, values)
@@ -340,17 +356,18 @@ def _formula(variable: str, values: IntArray, address: Node) -> Node | None:
     forms = [form for form in forms if _same(form, env, values)]  # sums of bits are guesses
     if forms:  # never dearer than the address's own form, on any tile of the catalogue
         return min(forms, key=lambda form: instructions([form], own_range))
-    # The address where all else is 0, less what it is at 0.
+    # The address where all else is 0, less what it is where the variable is 0, too.
     others: dict[str, Node] = {w: Const(0) for w in names(address) if w != variable}
     own = simplify(substituted(address, others), own_range)
     at_zero = int(evaluate(own, {variable: np.zeros(1, np.int64)}).ravel()[0])
     own = simplify(Op("-", (own, Const(at_zero))), own_range)
-    if instructions([own], own_range) <= n and _same(own, env, values):  # the chain takes more than n
+    # A chain takes more instructions than the loop has iterations.
+    if instructions([own], own_range) <= trips and _same(own, env, values):
         return own
-    if n > _MAX_CHAIN:
+    if trips > _MAX_CHAIN:
         return None
     chain: Node = Const(int(values[-1]))
-    for k in range(n - 2, -1, -1):
+    for k in range(trips - 2, -1, -1):
         chain = Op("if", (Const(int(values[k])), Op("==", (v, Const(k))), chain))  # values[k] if v == k else
     return chain
 

@@ -296,6 +296,19 @@ class Form(Struct, frozen=True):
         return not self.inside and (self.flips != Const(0) or self.steps != Const(0))
 
 
+class Instructions(Struct, frozen=True):
+    """Integer instructions of one access's addresses, for one thread and one pass over its loops."""
+
+    once: int  # what no loop of the access changes
+    looped: int  # of all iterations together, after that
+    iterations: int  # of one pass
+
+    @property
+    def total(self) -> int:
+        """Of the whole pass."""
+        return self.once + self.looped
+
+
 class AddressCost:
     """Counts the instructions of an access's address.
 
@@ -321,10 +334,10 @@ class AddressCost:
         self.one_access_a_branch = math.prod(n for v, n in loops.items() if v not in branches_on) == 1
         self.start = start
         self.iterations = math.prod(loops.values())
-        self._known: dict[tuple[Form, int], tuple[int, int]] = {}  # by form, and how many iterations count
+        self._known: dict[tuple[Form, int], Instructions] = {}  # by form, and how many iterations count
 
-    def of(self, form: Form, limit: float = math.inf, most: int = UNROLLED_WHOLE) -> tuple[int, int]:
-        """Instructions of one pass: those before the loops, and those of all iterations.
+    def of(self, form: Form, limit: float = math.inf, most: int = UNROLLED_WHOLE) -> Instructions:
+        """Instructions of one pass.
 
         Args:
             form: how addresses are computed.
@@ -337,7 +350,7 @@ class AddressCost:
         key = form, len(counted)
         if key not in self._known:
             found = self._counted(form, limit, loops, rolled, counted)
-            if sum(found) > limit:
+            if found.total > limit:
                 return found  # which may be too few, so that it is not kept
             self._known[key] = found
         return self._known[key]
@@ -349,27 +362,36 @@ class AddressCost:
         loops: Mapping[str, int],
         rolled: Sequence[str],
         counted: Sequence[int],
-    ) -> tuple[int, int]:
-        """`of` a form in some iterations of the unrolled `loops`, inside the loops `rolled`."""
+    ) -> Instructions:
+        """`of` a form.
+
+        Args:
+            form: how addresses are computed.
+            limit: where there are more instructions, any number above it may be returned.
+            loops: iterations of each variable of the unrolled loops, which lie inside the others.
+            rolled: variables of the others.
+            counted: numbers of the unrolled iterations that count, the last variable of `loops` fastest.
+        """
         start, ranges = self.start(form), {**self.ranges, **_KNOWN_TO_COMPILERS}
         address = _with_start(form, start)
-        every = unrolled(address, loops, counted)
+        addresses = unrolled(address, loops, counted)
         positive = {at for node in form.positive for at in unrolled(node, loops, counted)}
         # What no loop changes is computed once; all together is that and what the iterations take.
         fixed = _without(address, set(self.loops))
         once = instructions(fixed, ranges, form.positive)
         before, counter = self._before(form, fixed, once), _Counter(ranges, positive)
-        if before is None:
-            cost = _total(counter, every, counter.cost, limit)
-        else:
-            added = Var(_START) if start == "free" and self._adds_start(form, ranges) else None
-            at_first = sum(map(counter.cost, before))
-            cost = at_first + _total(counter, every, _in_branches(counter, before, added), limit - at_first)
-        if rolled and cost <= limit:
+        if before is None:  # all iterations share what they have in common
+            total = _total(counter, addresses, counter.cost, limit)
+        else:  # each iteration lies under a condition of its own, and shares only what is computed before
+            shared = sum(map(counter.cost, before))
+            own_start = Var(_START) if start == "free" and self._adds_start(form, ranges) else None
+            cost_of = _in_branches(counter, before, own_start)
+            total = shared + _total(counter, addresses, cost_of, limit - shared)
+        if rolled and total <= limit:
             # The outer loops repeat what depends on their variables; the rest stays in registers.
-            kept = min(cost, instructions(_kept_outside(address, loops, rolled), ranges, positive))
-            cost = kept + (cost - kept) * math.prod(self.loops[v] for v in rolled)
-        return min(once, cost), max(cost - once, 0)
+            kept = min(total, instructions(_kept_outside(address, loops, rolled), ranges, positive))
+            total = kept + (total - kept) * math.prod(self.loops[v] for v in rolled)
+        return Instructions(min(once, total), max(total - once, 0), self.iterations)
 
     def _adds_start(self, form: Form, ranges: Mapping[str, Range]) -> bool:
         """Whether each iteration under a condition of its own adds the tile's start by itself."""

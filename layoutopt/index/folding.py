@@ -57,7 +57,7 @@ def unrolled(node: Node, loops: Mapping[str, int], iterations: Iterable[int]) ->
 
 
 def _step(node: Node) -> Node:
-    """`node`, whose operands are folded."""
+    """`node`, folded, given that its operands are; only what has a constant among them becomes simpler."""
     if not isinstance(node, Op):
         return node
     constants = list(map(type, node.args)).count(Const)
@@ -77,6 +77,7 @@ def _step(node: Node) -> Node:
             return _masked(node)
         case Op("if", (yes, Const(test), no)):
             return yes if test else no
+        # Shifts by 32 bits and more are left alone: addresses have 32.
         case Op("<<", (Op("<<", (value, Const(a))), Const(b))) if 0 <= a + b < 32:
             return Op("<<", (value, Const(a + b)))
         case Op("<<", (value, Const(0))):

@@ -12,7 +12,7 @@ comes from. `scripts/benchmarks/index_machine_code.py` compares it with machine 
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -28,7 +28,7 @@ from layoutopt.expressions.simplify import Range, simplify
 from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.hardware.operations import Operation
 from layoutopt.index.address_forms import COMPARED, FormSearch, over_tid
-from layoutopt.index.cost import UNROLLED_WHOLE, Form, Start
+from layoutopt.index.cost import UNROLLED_WHOLE, Form, Instructions, Start
 from layoutopt.layout.formula import flipped_spelling, has_xor
 from layoutopt.problems.types import Access, Problem
 
@@ -44,19 +44,6 @@ _MOST: Final = 1 << 22  # lane accesses, beyond which the address as it is is ch
 _MOST_OPERATORS: Final = 1 << 16
 _DIFFERS: Final = "the address of access {!r} does not equal the table"
 _codes: "dict[tuple[object, ...], IndexCode]" = {}
-
-
-class Instructions(Struct, frozen=True):
-    """Integer instructions of one access's addresses, for one thread and one pass over its loops."""
-
-    once: int  # what no loop of the access changes
-    looped: int  # of all iterations together, after that
-    iterations: int  # of one pass
-
-    @property
-    def total(self) -> int:
-        """Of the whole pass."""
-        return self.once + self.looped
 
 
 class IndexCode(Struct, frozen=True):
@@ -90,16 +77,16 @@ def index_code(
     if flipped is not None:
         spellings.append(flipped)
     alignment = base_alignment(lanes, swizzled=has_xor(offset)) // unit_bytes
-    share = _MOST_OPERATORS // max(1, len(problem.accesses))
+    share = _MOST_OPERATORS // max(1, len(problem.accesses))  # of each access
     asked = _Asked(tuple(spellings), table.ravel(), unit_bytes, alignment, share)
     checked = hash(table.tobytes())  # what is known of another table says nothing of this one
     found = []
     for access, part in zip(problem.accesses, lanes.accesses, strict=True):
-        loops = tuple(access.loops.items())
-        places = access.index, access.where, loops, problem.threads, part.element.shape[1]
-        key = *places, part.operation, asked.spellings, checked, unit_bytes, alignment, share
+        loops, warp_lanes = tuple(access.loops.items()), part.element.shape[1]
+        touched = access.index, access.where, loops, problem.threads, warp_lanes
+        key = *touched, part.operation, asked.spellings, checked, unit_bytes, alignment, share
         if key not in _codes:
-            if len(_codes) >= _MOST_CODES:
+            if len(_codes) >= _MOST_CODES:  # the oldest makes room
                 del _codes[next(iter(_codes))]
             _codes[key] = _of_access(access, part, problem, asked)
         found.append(_codes[key])
@@ -157,6 +144,7 @@ def _start(form: Form, operation: Operation, alignment: int) -> Start:
 
 
 def _operators(node: Node, inside: Mapping[str, int] = MappingProxyType({})) -> int:
+    """Operators of `node`, where a variable has as many as `inside` says, else none."""
     own = inside.get(node.name, 0) if isinstance(node, Var) else isinstance(node, Op | Lookup)
     return own + sum(_operators(part, inside) for part in parts(node))
 
@@ -183,41 +171,43 @@ def _of_access(access: Access, lanes: LaneTrace, problem: Problem, asked: _Asked
     ranges = {name: ranges[name] for name in ("tid", *access.loops)}
     start = partial(_start, operation=lanes.operation, alignment=asked.alignment)
     addresses = [substituted(spelling, index) for spelling in asked.spellings]
-    # Operators of one iteration; and of all that are looked at.
-    inside = {name: _known_operators(node) for name, node in index.items()}
-    operators = sum(_operators(node, inside) for node in (*asked.spellings, predicate) if node is not None)
+    # Operators of one iteration, those of the coordinates wherever a spelling has them.
+    of_index = {name: _known_operators(node) for name, node in index.items()}
+    operators = sum(_operators(node, of_index) for node in (*asked.spellings, predicate) if node is not None)
     too_long = operators * (min(iterations, UNROLLED_WHOLE) + COMPARED) > asked.share
-    too_many = iterations * problem.threads > _MOST or too_long
-    # As many iterations as have forms sought for some threads, from the first to the last.
+    some = too_long or iterations * problem.threads > _MOST  # whether only some iterations are looked at
+    # Then as many as make `_MANY` lane accesses, evenly spread from the first to the last.
     spread = np.linspace(0, iterations - 1, max(2, _MANY // problem.threads)).astype(np.int64)
-    rows = np.unique(spread) if too_many else np.arange(iterations)
+    rows = np.unique(spread) if some else np.arange(iterations)
     env, active, wanted = _wanted(access, lanes, problem.threads, asked, rows)
-    if too_long:
+    if too_long:  # not even simplified; its operators stand for its instructions
         at = {name: evaluate(node, env, active) for name, node in index.items()}
         if ((evaluate(asked.spellings[0], at, active) != wanted) & active).any():
             raise VerificationError(_DIFFERS.format(access.name))
-        whole = Form(addresses[0], inside=tuple(access.loops))
-        looped = _operators(asked.spellings[0], inside) * iterations
-        cost = Instructions(once=0, looped=looped, iterations=iterations)
-        return IndexCode(whole, predicate, ranges, start(whole), cost)
+        form = Form(addresses[0], inside=tuple(access.loops))
+        looped = _operators(asked.spellings[0], of_index) * iterations
+        return IndexCode(form, predicate, ranges, start(form), Instructions(0, looped, iterations))
     if predicate is not None:
         predicate = simplify(predicate, ranges)
-    search_of = partial(FormSearch, access, ranges=ranges, predicate=predicate, start=start)
-    search = search_of(env, active, wanted)
-    form = None
-    if too_many:  # what some iterations show of dividends and constants need not hold for the others
-        form = search.as_it_is(simplify(addresses[0], ranges))
-    elif active.size > _MANY:  # sought for some threads; what does not hold for all is sought again
-        few = _some_threads(problem.threads)
-        some = {name: values if values.shape[1] == 1 else values[:, few] for name, values in env.items()}
-        form = search_of(some, active[:, few], wanted[:, few]).cheapest(addresses)
-        if form is not None and not (search.never_negative(form.positive) and search.right(form.address)):
-            form = None
-    form = form or search.cheapest(addresses)
-    if form is None or not search.right(form.address):
+    search = FormSearch(access, env, active, wanted, ranges, predicate, start)
+    # What some iterations show of dividends and constants need not hold for the others.
+    as_it_is = search.as_it_is(simplify(addresses[0], ranges)) if some else None
+    found = as_it_is or _cheapest(search, addresses, problem.threads)
+    if found is None or not search.right(found.address):
         raise VerificationError(_DIFFERS.format(access.name))
-    cost = Instructions(*search.cost.of(form), iterations)
-    return IndexCode(form, predicate, ranges, start(form), cost)
+    return IndexCode(found, predicate, ranges, start(found), search.cost.of(found))
+
+
+def _cheapest(search: FormSearch, addresses: Sequence[Node], threads: int) -> Form | None:
+    """The cheapest form of these spellings of an address; None if no spelling is right.
+
+    Where there are many lane accesses, it is sought for some threads, and for all only if it does not hold.
+    """
+    if search.active.size > _MANY:
+        form = search.of_threads(_some_threads(threads)).cheapest(addresses)
+        if form is not None and search.never_negative(form.positive) and search.right(form.address):
+            return form
+    return search.cheapest(addresses)
 
 
 def _wanted(
