@@ -209,25 +209,27 @@ def lines(space: Space) -> Iterator[Structure]:
 def rotations(space: Space, plain: Linearisation) -> Iterator[Linearisation]:
     """`plain` with its lines rotated, each by `turn` elements more than the one before, for every turn.
 
-    Only turns that keep accesses whole and aligned, which `plain` itself need not. None where the lines do
-    not lie at multiples of one pitch.
+    A line is all values of the innermost digit. Only turns that keep accesses whole and aligned, which
+    `plain` itself need not; no turns where the lines do not lie at multiples of one pitch.
     """
-    inner = plain.digits[-1]
-    if inner.stride != 1 or inner.size == plain.span or len(plain.digits) < 2:  # one line, or none
+    line = plain.digits[-1]
+    if line.stride != 1 or line.size == plain.span or len(plain.digits) < 2:  # one line, or none
         return
     pitch = plain.digits[-2].stride
     if any(d.stride % pitch for d in plain.digits[:-2]):
         return
     # Whether turns by multiples of `space.multiple` keep accesses aligned because `plain` does.
-    plain_aligned = inner.size % space.multiple == pitch % space.multiple == 0 and keeps_whole(space, plain)
-    # An addition, a remainder, perhaps a multiplication; and 2, as unlike an XOR it is never hoisted.
-    remainder = 1 if not inner.size & (inner.size - 1) else 3
-    operations = plain.operations + 1 + remainder + 2
-    turns = np.arange(1, inner.size)
-    for multiple, starts in space.starts:
-        line, place = np.divmod(_offsets(plain.digits, 0, (0, 0), _few(starts)), pitch)
-        places = (place + turns[:, None] * line) % inner.size
-        turns = turns[~((line * pitch + places) % multiple).any(axis=1)]
+    plain_aligned = line.size % space.multiple == pitch % space.multiple == 0 and keeps_whole(space, plain)
+    # (line + turn*number) % size: an addition, a remainder, perhaps a product. Unlike an XOR, it is computed
+    # anew in every iteration of a loop, which counts 2.
+    power_of_two = not line.size & (line.size - 1)
+    operations = plain.operations + 1 + (1 if power_of_two else 3) + 2
+    turns = np.arange(1, line.size)
+    for multiple, starts in space.starts:  # a first sieve, by a few starts of accesses
+        unturned = _offsets(plain.digits, turn=0, interval=(0, 0), at=_few(starts))
+        number, place = np.divmod(unturned, pitch)  # of the line, and in it
+        turned = number * pitch + (place + turns[:, None] * number) % line.size
+        turns = turns[~(turned % multiple).any(axis=1)]
     for turn in turns.tolist():
         checkpoint()
         candidate = replace(
@@ -235,7 +237,7 @@ def rotations(space: Space, plain: Linearisation) -> Iterator[Linearisation]:
             operations=operations + (turn > 1),
             family="rotate" if plain.family == "none" else f"{plain.family}+rotate",
             # No swizzle over a rotation and a pad: nobody reads an index of so many families.
-            may_swizzle=plain.may_swizzle and pitch == inner.size,
+            may_swizzle=plain.may_swizzle and pitch == line.size,
             turn=turn,
         )
         if (plain_aligned and turn % space.multiple == 0) or keeps_whole(space, candidate):
@@ -340,34 +342,37 @@ def candidate_of(
     """The candidate of `structure` with the least strides.
 
     None if it needs a pad that no family allows, or one between the elements of a vector; or if two digits
-    of one coordinate lie as if it were not cut there.
+    of one coordinate lie as if it were not cut there, which is the candidate of another structure.
 
     Args:
         pads: elements by which each stride is longer, slowest first.
         units: of which the strides are multiples, slowest first; else those that keep every access aligned.
     """
-    digits: list[Digit] = []
-    needed, padded = 1, any(pads)
+    digits: list[Digit] = []  # fastest first
+    covered, padded = 1, any(pads)  # elements that the digits so far take: the least stride of the next
     strides = strides_of(structure, units or stride_units(space, structure), pads)
     for (dim, divide, size), stride in zip(reversed(structure), strides, strict=True):
-        if stride > needed:
-            if "pad" not in space.families or (needed == 1 and size > 1 and space.vector > 1):
+        inside_vector = covered == 1 and size > 1 and space.vector > 1
+        if stride > covered:
+            if "pad" not in space.families or inside_vector:
                 return None
             padded = True
         elif digits and dim == digits[-1].dim and divide == digits[-1].divide * digits[-1].size:
             return None
         digits.append(Digit(dim, divide, size, stride))
-        needed = stride * size
-    digits.reverse()
+        covered = stride * size
     cut = len(structure) > len(space.shape)
     dims = [d for d, _, size in structure if size > 1]
-    natural = dims == sorted(dims)
-    names = ["split"] if cut else ([] if natural else ["order"])
+    names = ["split"] if cut else ["order"] if dims != sorted(dims) else []
     names += ["pad"] if padded else []
-    may_swizzle = "xor" in space.families and not (cut and padded)
-    span = sum([(d.size - 1) * d.stride for d in digits]) + 1
-    operations, family = linear_proxy(digits, space.shape), "+".join(names) or "none"
-    return Linearisation(tuple(digits), span, operations, family, may_swizzle)
+    return Linearisation(
+        digits=tuple(reversed(digits)),
+        span=sum([(d.size - 1) * d.stride for d in digits]) + 1,
+        operations=linear_proxy(digits, space.shape),
+        family="+".join(names) or "none",
+        # The family `xor` lies over a cut without pads, or pads without a cut.
+        may_swizzle="xor" in space.families and not (cut and padded),
+    )
 
 
 def stride_units(space: Space, structure: Structure) -> list[int]:
@@ -436,33 +441,37 @@ def _taking(divide: int, size: int, extent: int) -> int:
 
 
 def matrices(space: Space, word_bits: int, bank_bits: int) -> Iterator[Linearisation]:
-    """Candidates of tiles of powers of two: any bits of coordinates select the bank, the others lie above.
+    """Every choice of coordinate bits that select the bank, for tiles whose extents are powers of two.
+
+    The lowest bits of the element offset are those of row-major order, as far as a word or a vector goes;
+    then come the chosen bits, up to the last that selects the bank; then the others.
 
     Args:
         word_bits: bits of the element offset below those that select the bank.
         bank_bits: bits that do.
     """
-    # Dimension and bit, in row-major order from the lowest.
-    bits = [(d, b) for d in reversed(range(len(space.shape))) for b in range(space.shape[d].bit_length() - 1)]
+    last = len(space.shape) - 1
+    # (dimension, bit of its coordinate), in row-major order from the lowest.
+    bits = [(d, b) for d in range(last, -1, -1) for b in range(space.shape[d].bit_length() - 1)]
     vector_bits = space.vector.bit_length() - 1
-    if any(d != len(space.shape) - 1 for d, _ in bits[:vector_bits]):
+    if any(d != last for d, _ in bits[:vector_bits]):
         return  # a vector lies along the last dimension
     low = max(word_bits, vector_bits)
     fixed, loose = bits[:low], bits[low:]
     count = max(0, min(word_bits + bank_bits - low, len(loose)))
     for chosen in itertools.combinations(loose, count):
         ordered = [*fixed, *chosen, *(bit for bit in loose if bit not in chosen)]
-        digits: list[Digit] = []
+        digits: list[Digit] = []  # fastest first
         for place, (d, b) in enumerate(ordered):
-            if digits and digits[-1].dim == d and digits[-1].divide * digits[-1].size == 1 << b:
-                digits[-1] = Digit(d, digits[-1].divide, digits[-1].size * 2, digits[-1].stride)
+            before = digits[-1] if digits else None
+            if before and before.dim == d and before.divide * before.size == 1 << b:  # its next bit
+                digits[-1] = replace(before, size=before.size * 2)
             else:
                 digits.append(Digit(d, divide=1 << b, size=2, stride=1 << place))
-        digits += [Digit(d, 1, 1, 1 << len(bits)) for d, extent in enumerate(space.shape) if extent == 1]
-        digits.reverse()
         span = 1 << len(bits)
+        digits += [Digit(d, 1, 1, span) for d, extent in enumerate(space.shape) if extent == 1]
         operations = linear_proxy(digits, space.shape)
-        yield Linearisation(tuple(digits), span, operations, "matrix", may_swizzle=True)
+        yield Linearisation(tuple(reversed(digits)), span, operations, "matrix", may_swizzle=True)
 
 
 def least_matrix_operations(space: Space) -> int:

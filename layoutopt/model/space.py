@@ -186,7 +186,7 @@ def space_of(problem: Problem, trace: Trace, period_bytes: int, families: Iterab
     starts = []
     for access in trace.taking_part:
         width = access.operation.width_bytes
-        multiple = width // math.gcd(width, size)
+        multiple = width // math.gcd(width, size)  # elements of which multiples lie at multiples of its bytes
         if multiple > 1:  # else every element may start one
             starts.append((multiple, np.array(np.unravel_index(access.starts, problem.tile.shape))))
     return Space(

@@ -161,41 +161,44 @@ def last_block(candidate: Linearisation, field: Field, tile: Tile) -> LastBlock 
 def _shortest(
     words: tuple[int, ...], word_ends: tuple[int, ...], pattern: int, bits: int, inner: range, word_bytes: int
 ) -> Shortest:
-    """The least end of a block that row operations can reach, and these, where target bits are flipped.
+    """The least end of a block that row operations can reach, and these.
 
-    From the highest bit down: all words that can still be the last agree on the bits above, in their source
-    bits, too. Where they agree on this bit, a row operation clears it if any source bit is set; where they do
-    not, it chooses which of them go first. A row operation flips a bit where a higher one is set; all of
-    them read the word after `pattern`.
+    A row operation flips one bit of a word's number where a higher one is set; so it moves the word. What
+    counts is the word that comes to lie last. From the highest bit down, those that can still be it agree in
+    all bits above. A bit that some of them have puts these last; but where a higher bit is set, in all of
+    them, a row operation may flip it, which puts the others last, or makes the block shorter if there are
+    none.
 
     Args:
         words: those in use, by number in the block.
         word_ends: for each, the bytes from its start to the end of its last element.
-        pattern: bits flipped in all of them.
+        pattern: bits that the masks flip in all of them, before the row operations.
         bits: of a word's number.
         inner: bits that row operations flip and read.
         word_bytes: bytes of a word.
     """
 
-    def descend(left: list[tuple[int, int]], bit: int) -> Shortest:
-        """The least end of the words `left`, each with its end, that can still be the last, by lower bits."""
+    def last(words_left: list[tuple[int, int]], bit: int) -> Shortest:
+        """The least end of words, each with its end, by `bit` and those below, as they agree above."""
         if bit < 0:
-            return Shortest(max(end for _, end in left), ())
-        ones = [item for item in left if item[0] >> bit & 1]
-        zeros = [item for item in left if not item[0] >> bit & 1]
+            return Shortest(max(end for _, end in words_left), ())
+        ones = [item for item in words_left if item[0] >> bit & 1]
+        zeros = [item for item in words_left if not item[0] >> bit & 1]
         if not ones:
-            return descend(zeros, bit - 1)
-        set_bytes = word_bytes << bit  # that a set bit adds
-        as_it_is = descend(ones, bit - 1)
-        choices = [Shortest(as_it_is.end + set_bytes, as_it_is.rows)]
-        sources = [s for s in inner if s > bit and left[0][0] >> s & 1] if bit in inner else []
-        if sources:  # the bit can be flipped: it is then set where it was not, or nowhere
-            flipped = descend(zeros, bit - 1) if zeros else as_it_is
-            row = (bit, 1 << sources[0])
-            choices.append(Shortest(flipped.end + (set_bytes if zeros else 0), (row, *flipped.rows)))
-        return min(choices, key=lambda choice: (choice.end, len(choice.rows)))
+            return last(zeros, bit - 1)
+        bit_bytes = word_bytes << bit
+        ones_last = last(ones, bit - 1)
+        kept = Shortest(ones_last.end + bit_bytes, ones_last.rows)
+        any_word = words_left[0][0]
+        sources = [source for source in inner if source > bit and any_word >> source & 1]
+        if bit not in inner or not sources:
+            return kept
+        lower = last(zeros, bit - 1) if zeros else ones_last
+        row = bit, 1 << sources[0]
+        flipped = Shortest(lower.end + (bit_bytes if zeros else 0), (row, *lower.rows))
+        return min(kept, flipped, key=lambda choice: (choice.end, len(choice.rows)))
 
-    return descend([(w ^ pattern, end) for w, end in zip(words, word_ends, strict=True)], bits - 1)
+    return last([(w ^ pattern, end) for w, end in zip(words, word_ends, strict=True)], bits - 1)
 
 
 def shortened(candidate: Linearisation, field: Field, tile: Tile, masks: Masks) -> Masks:
