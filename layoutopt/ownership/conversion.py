@@ -1,6 +1,6 @@
 """`layoutopt.convert`: a tile from one register layout to another, with the instructions that do it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Final, Literal, NamedTuple, get_args
 
@@ -184,7 +184,6 @@ def _convert(
     """
     by_field = {field: bases_of(given, tile.shape, gpu.lanes, field) for field, given in layouts.items()}
     _check_tile(tile)
-    element_bits = tile.element_bytes.bit_length() - 1
     vectors = []
     for field, bases in by_field.items():
         with under(field):
@@ -196,9 +195,27 @@ def _convert(
     if copies := _copies_within_threads(source, destination):
         nothing = Bound(0, "nothing moves between threads")
         return made("optimal", nothing, register_copies=copies, shuffles=0)
-    shared, stored, wanted = memory(gpu), _stored(source), independent(destination["register"])
-    # Registers that repeat others are copied, and so not loaded.
-    loaded = Side(False, tuple(wanted), tuple(destination["lane"]), tuple(destination["warp"]))
+    return _through_scratch(source, destination, tile, gpu, max_bytes, minimise, made)
+
+
+def _through_scratch(
+    source: Vectors,
+    destination: Vectors,
+    tile: Tile,
+    gpu: Device,
+    max_bytes: int | None,
+    minimise: Minimise,
+    made: Callable[..., Conversion],
+) -> Conversion:
+    """The cheapest plan through scratch; `made` makes a conversion of what is found."""
+    shared, element_bits = memory(gpu), tile.element_bytes.bit_length() - 1
+    stored = _stored(source)
+    loaded = Side(
+        stores=False,
+        registers=tuple(independent(destination["register"])),  # those that repeat others are copied
+        lanes=tuple(destination["lane"]),
+        warps=tuple(destination["warp"]),
+    )
     for side in (*stored, loaded):
         if not any(moves(side, element_bits, shared)):
             no = f"no {'store' if side.stores else 'load'} of {gpu.name}"
@@ -209,7 +226,7 @@ def _convert(
     max_bits = (max_bytes >> element_bits).bit_length() - 1 if max_bytes is not None else _NO_LIMIT
 
     def by_rank() -> Iterator[Plan]:
-        """The plans for the room that is asked for, then for the other."""
+        """The plans for the room that suits what is minimised, then for the other."""
         for fills in (minimise == "instructions", minimise != "instructions"):
             found = plans(stored, loaded, element_bits, shared, Room(max_bits, fills))
             yield from sorted(found, key=lambda plan: _rank(plan, minimise))
@@ -275,7 +292,8 @@ def _stored(source: Vectors) -> list[Side]:
         span = Span()
         kept = {part: [v if span.add(v) else None for v in source[part]] for part in (first, second, "warp")}
         registers = tuple(v for v in kept["register"] if v is not None)
-        sides.append(Side(True, registers, tuple(kept["lane"]), tuple(kept["warp"])))
+        lanes, warps = tuple(kept["lane"]), tuple(kept["warp"])
+        sides.append(Side(stores=True, registers=registers, lanes=lanes, warps=warps))
     return sides if sides[0] != sides[1] else sides[:1]
 
 

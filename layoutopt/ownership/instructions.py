@@ -45,12 +45,12 @@ def instructions(plan: Plan, registers: Sequence[Sequence[int]], element_bits: i
         registers: a basis vector for each bit of a register's number, of the source and of the destination.
         element_bits: log2 of an element's bytes.
     """
-    coordinates = Span()  # a vector's tag: its place
+    places = Span()  # a vector's tag: its place
     for i, vector in enumerate(plan.offset):
-        coordinates.add(vector, 1 << i)
+        places.add(vector, 1 << i)
     sides = [
-        _Side(plan, move, pair, bases, coordinates, element_bits)
-        for move, pair, bases in zip(plan.moves, plan.pairs, registers, strict=True)
+        _Side(plan, move, half_step, bases, places, element_bits)
+        for move, half_step, bases in zip(plan.moves, plan.half_steps, registers, strict=True)
     ]
     for round_ in range(plan.rounds):
         for side in sides:
@@ -67,39 +67,51 @@ class _Side:
         lane_places, warp_places: int64, by lane and by warp.
         row_places: int64, of the rows of a matrix.
         active: bool, shape (warps, lanes): who takes part.
-        pair: the place of the plan's pair, the distance between the two halves of transposed registers.
+        half_step: the place between the two halves of registers that are transposed; 0 where none are.
         register_at: the register by its place in lane 0 of warp 0.
         starts: places of the first registers of the instructions in lane 0 of warp 0, by round.
     """
 
     def __init__(
-        self, plan: Plan, move: Move, pair: int, bases: Sequence[int], coordinates: Span, element_bits: int
+        self, plan: Plan, move: Move, half_step: int, bases: Sequence[int], places: Span, element_bits: int
     ) -> None:
-        self.plan, self.move, self.element_bits = plan, move, element_bits
+        """The side of `move` in a plan.
+
+        Args:
+            plan: the conversion.
+            move: how the side touches memory.
+            half_step: the plan's for this side.
+            bases: a basis vector for each bit of a register's number.
+            places: the tag of an element's vector is its place.
+            element_bits: log2 of an element's bytes.
+        """
 
         def place(vector: int | None) -> int:
-            return coordinates.remainder(vector or 0)[1]
+            return places.remainder(vector or 0)[1]
 
+        self.plan, self.move, self.element_bits = plan, move, element_bits
         side = move.side
         self.offset_mask = (1 << plan.offset_bits) - 1
-        self.pair = place(pair)
+        self.half_step = place(half_step)
         self.lane_places = combinations([place(v) for v in side.lanes])
         self.warp_places = combinations([place(v) for v in side.warps])
-        self.active = np.multiply.outer(
-            combinations([int(v is None) << i for i, v in enumerate(side.warps)]) == 0,
-            combinations([int(v is None) << i for i, v in enumerate(side.lanes)]) == 0,
-        )
+        # Lanes and warps that have a bit set without a vector take no part.
+        idle_lanes = combinations([int(v is None) << i for i, v in enumerate(side.lanes)])
+        idle_warps = combinations([int(v is None) << i for i, v in enumerate(side.warps)])
+        self.active = np.multiply.outer(idle_warps == 0, idle_lanes == 0)
+        # The rows of a matrix are told apart by the lanes that do not share one, and by the halves.
         rows = [place(v) for i, v in enumerate(side.lanes) if i not in move.row_lanes]
-        self.row_places = combinations([self.pair, *rows] if pair else rows)
+        self.row_places = combinations([self.half_step, *rows] if half_step else rows)
         # Registers that repeat others are moved once.
         kept = [i for i, v in enumerate(bases) if v in side.registers and v not in bases[:i]]
         registers = combinations([1 << i for i in kept]).tolist()
-        places = combinations([place(bases[i]) for i in kept]).tolist()
-        self.register_at = dict(zip(places, registers, strict=True))
-        # One place stands for those of an instruction: by a linear map, so that addresses are linear.
-        of_instruction = Span([*(1 << i for i in range(move.register_bits)), self.pair])
+        register_places = combinations([place(bases[i]) for i in kept]).tolist()
+        self.register_at = dict(zip(register_places, registers, strict=True))
+        # Registers of one instruction differ by these places; a linear map takes them to the same start, so
+        # that addresses are linear, too.
+        in_instruction = Span([*(1 << i for i in range(move.register_bits)), self.half_step])
         self.starts: dict[int, list[int]] = {}
-        for start in sorted({of_instruction.remainder(p)[0] for p in places}):
+        for start in sorted({in_instruction.remainder(at)[0] for at in register_places}):
             self.starts.setdefault(start >> plan.offset_bits, []).append(start)
 
     def round(self, round_: int) -> Iterator[Instruction]:
@@ -130,7 +142,7 @@ class _Side:
         """One ldmatrix or stmatrix of a matrix for each of `starts`.
 
         The first lanes give the addresses of the rows, 8 a matrix; others have -1. A transposed matrix fills
-        two halves of registers, `pair` apart.
+        two halves of registers, `half_step` apart.
         """
         address = np.full(active.shape, -1, np.int64)
         places = self.warp_places[:, None, None] ^ np.array(starts)[:, None] ^ self.row_places
@@ -140,7 +152,7 @@ class _Side:
         registers = tuple(
             self.register_at[start ^ half ^ i]
             for start in starts
-            for half in ((0, self.pair) if self.pair else (0,))
+            for half in ((0, self.half_step) if self.half_step else (0,))
             for i in range(1 << self.move.register_bits)
         )
         operation = self.move.operation(self.element_bits, len(starts))

@@ -24,6 +24,7 @@ from layoutopt.expressions.spaces import Span, independent, intersection, kernel
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import Operation
 
+_WIDEST_BITS: Final = 4  # log2 of the bytes of the widest vector
 _MATRIX_LANES: Final = 5  # lane bits that hold a matrix of 8 rows
 
 Kind = Literal["vector", "matrix", "matrix.trans"]
@@ -127,7 +128,7 @@ def moves(side: Side, element_bits: int, shared: Memory) -> Iterator[Move]:
     register_bits = len(side.registers)
     warps = 1 << sum(w is not None for w in side.warps)
     active_lanes = [1 << i for i, lane in enumerate(side.lanes) if lane is not None]
-    for k in range(min(register_bits, 4 - element_bits) + 1):
+    for k in range(min(register_bits, _WIDEST_BITS - element_bits) + 1):  # vectors of 2**k registers
         phase = shared.phases.get((side.stores, element_bits + k))
         if phase is None:
             continue
@@ -139,19 +140,28 @@ def moves(side: Side, element_bits: int, shared: Memory) -> Iterator[Move]:
         # Two lanes of a phase address elements that differ by the sum of what their lane bits flip.
         of_phase = (sum_of_bits(side.lanes, mask) for mask in intersection(active_lanes, lane_masks))
         count = 1 << (register_bits - k)  # instructions of a warp
-        vectors = tuple(independent(of_phase))
-        cost = {"wavefronts": count * warps << phase_bits, "instructions": count}
-        yield Move(side, "vector", k, k, row_lanes=(), phase_vectors=vectors, **cost)
-    word = max(0, 2 - element_bits)  # log2 of the elements of a matrix's word, of which a row has four
+        yield Move(
+            side,
+            "vector",
+            address_bits=k,
+            register_bits=k,
+            row_lanes=(),
+            phase_vectors=tuple(independent(of_phase)),
+            wavefronts=count * warps << phase_bits,
+            instructions=count,
+        )
+    # A matrix: 8 rows of 4 words. Of each row, two bits of the lane's number choose the word.
+    word = max(0, 2 - element_bits)  # log2 of the elements of a word
     whole_warps = len(active_lanes) == len(side.lanes) == _MATRIX_LANES
     if side.stores not in shared.matrices or not whole_warps or element_bits > 2 or register_bits < word:
         return
     count = 1 << (register_bits - word)  # matrices of a warp, each of which takes a wavefront
-    cost = {"wavefronts": count * warps, "instructions": -(-count // 4)}
-    row_lanes, other_lanes = (tuple(v for v in lanes if v) for lanes in (side.lanes[:2], side.lanes[2:]))
-    yield Move(side, "matrix", word + 2, word, row_lanes=(0, 1), phase_vectors=other_lanes, **cost)
-    if word:  # the two halves of a register belong to two rows of a transposed matrix
-        yield Move(side, "matrix.trans", word + 2, word - 1, (2, 3, 4), phase_vectors=row_lanes, **cost)
+    cost = {"address_bits": word + 2, "wavefronts": count * warps, "instructions": -(-count // 4)}
+    in_row, by_row = (tuple(v for v in lanes if v) for lanes in (side.lanes[:2], side.lanes[2:]))
+    yield Move(side, "matrix", register_bits=word, row_lanes=(0, 1), phase_vectors=by_row, **cost)
+    if word:  # transposed, lanes change places, and the two halves of a register belong to two rows
+        cost["register_bits"] = word - 1
+        yield Move(side, "matrix.trans", row_lanes=(2, 3, 4), phase_vectors=in_row, **cost)
 
 
 class Room(NamedTuple):
@@ -167,9 +177,9 @@ class Plan(Struct, frozen=True):
     moves: tuple[Move, Move]  # of the source, of the destination
     # Basis vectors of the element offset, lowest bit first; above them those of the round
     offset: tuple[int, ...]
-    offset_bits: int  # how many are the offset's
-    # For each side, if it transposes, the vector between the two halves of its registers; else 0
-    pairs: tuple[int, int]
+    offset_bits: int  # how many are the offset's, log2 of the elements of scratch
+    # For each side, if it transposes, the vector from one half of its registers to the other; else 0
+    half_steps: tuple[int, int]
     wavefronts: int  # of both sides
 
     @property
@@ -223,26 +233,26 @@ class _Pair:
         self.line_bits = max(0, shared.line_bits - element_bits)
 
     def plan(self, room: Room) -> Plan | None:
-        """The layout; None where no V serves both moves, or scratch is too small for them.
+        """The layout of scratch, and what it costs; None where no V serves both moves, or there is no room.
 
-        The lowest offset bits are those within V, the elements that are consecutive because an address of
-        either move reaches several; then come the bits that choose a bank, and those that choose a line of
-        all banks; then those of rounds.
+        V is spanned by the elements of one word, and those that one address of either move reaches: they lie
+        next to each other, numbered by the lowest offset bits. Above these come the bits that choose a bank,
+        those that choose a line of all banks, and those of rounds.
         """
-        # V's basis, lowest offset bit first: an address reaches the first vectors, as many as its move says.
-        chain = self._row_vectors() if any(m.row_lanes for m in self.moves) else self._register_vectors()
-        half_pairs = None if chain is None else self._pairs(chain)
-        if chain is None or half_pairs is None:
+        # A basis of V, lowest offset bit first: an address reaches the first ones, as many as its move says.
+        reached = self._row_vectors() if any(m.row_lanes for m in self.moves) else self._register_vectors()
+        half_steps = None if reached is None else self._half_steps(reached)
+        if reached is None or half_steps is None:
             return None
-        vectors = self._whole_words(chain)
-        functionals = self._functionals(vectors, half_pairs)  # number i gives offset bit i of an element
-        in_scratch = self._space([*vectors, *filter(None, half_pairs)], room)  # at a time
+        vectors = self._whole_words(reached)
+        functionals = self._functionals(vectors, half_steps)  # number i gives offset bit i of an element
+        in_scratch = self._space([*vectors, *filter(None, half_steps)], room)  # at a time
         if functionals is None or in_scratch is None:
             return None
-        half_pairs = self._aligned(half_pairs, vectors, functionals)
+        half_steps = self._aligned(half_steps, vectors, functionals)
 
-        def reduced(vector: int) -> int:
-            """The vector plus one of V at which all functionals vanish: its part beyond V."""
+        def beyond_v(vector: int) -> int:
+            """The vector plus one of V, so that all functionals vanish: it changes no offset bit of V."""
             for v, f in zip(vectors, functionals, strict=True):
                 if (f & vector).bit_count() & 1:
                     vector ^= v
@@ -251,20 +261,20 @@ class _Pair:
         # The source holds every element: what it holds beyond one round numbers them, registers first.
         source = self.sides[0]
         rounds = independent([*source.registers, *source.held_warps, *source.held_lanes], in_scratch)
-        bank_bits = max(0, self.line_bits - len(vectors))
-        phases = []  # of each side, the differences within a phase that the banks' bits must tell apart
+        bank_bits = max(0, self.line_bits - len(vectors))  # those that V leaves
+        to_part = []  # of each side, the differences within a phase that the bank bits must tell apart
         wavefronts = 0
-        for move, half_pair in zip(self.moves, half_pairs, strict=True):
-            of_phase = independent([*move.phase_vectors, *([half_pair] if half_pair else [])])
+        for move, half_step in zip(self.moves, half_steps, strict=True):
+            of_phase = independent([*move.phase_vectors, *([half_step] if half_step else [])])
             # Lower offset bits lie within one address's reach or one word; V's others choose banks.
-            not_apart_in_v = kernel(of_phase, functionals[max(move.address_bits, self.word_bits) :])
-            phases.append(independent(map(reduced, not_apart_in_v)))
+            same_in_v = kernel(of_phase, functionals[max(move.address_bits, self.word_bits) :])
+            to_part.append(independent(map(beyond_v, same_in_v)))
             # Each dimension beyond the bank bits doubles a phase; `_apart` lets none be lost on either side.
-            wavefronts += move.wavefronts << max(0, len(phases[-1]) - bank_bits)
-        banks, lines = _apart(independent(map(reduced, in_scratch)), phases[0], phases[1], bank_bits)
+            wavefronts += move.wavefronts << max(0, len(to_part[-1]) - bank_bits)
+        banks, lines = _apart(independent(map(beyond_v, in_scratch)), to_part[0], to_part[1], bank_bits)
         offset = (*vectors, *banks, *lines)
-        basis = (*offset, *map(reduced, rounds))
-        return Plan(self.moves, basis, offset_bits=len(offset), pairs=half_pairs, wavefronts=wavefronts)
+        basis = (*offset, *map(beyond_v, rounds))
+        return Plan(self.moves, basis, offset_bits=len(offset), half_steps=half_steps, wavefronts=wavefronts)
 
     def _register_vectors(self) -> list[int] | None:
         """A basis of V, lowest offset bit first, where both sides move vectors of registers; None: no V.
@@ -300,51 +310,52 @@ class _Pair:
         A matrix row is a run of registers of one lane, then those of the next lanes (`Move.row_lanes`); the
         other side's rows, or vectors, must begin with the same elements.
         """
-        rows = [move for move in self.moves if move.row_lanes]
-        longest_run = max(rows, key=lambda move: move.register_bits)  # of registers in a row
+        of_rows = [move for move in self.moves if move.row_lanes]
+        longest_run = max(of_rows, key=lambda move: move.register_bits)  # of registers in a row
         side, count = longest_run.side, longest_run.register_bits
+        # Registers of both sides, as far as both count them; then those of the side that counts more.
         run = self._shared_registers(min(move.register_bits for move in self.moves))
         run += independent(side.registers, [*side.threads, *run])[: count - len(run)]
-        chains = [
+        rows = [
             [*run[: move.register_bits], *(v for i in move.row_lanes if (v := move.side.lanes[i]))]
-            for move in rows
+            for move in of_rows
         ]
-        longest = max(chains, key=len)
-        if len(independent(longest)) < max(move.address_bits for move in rows):
-            return None
+        longest = max(rows, key=len)
+        if len(independent(longest)) < max(move.address_bits for move in of_rows):
+            return None  # lanes of a row hold the same elements
         for move in self.moves:
             if not move.row_lanes:  # a vector of registers of one thread
                 vector, of_thread = longest[: move.address_bits], Span(move.side.registers)
                 if len(vector) < move.address_bits or any(v not in of_thread for v in vector):
                     return None
-        return longest if all(chain == longest[: len(chain)] for chain in chains) else None
+        return longest if all(row == longest[: len(row)] for row in rows) else None
 
-    def _pairs(self, chain: list[int]) -> tuple[int, int] | None:
-        """For each side that transposes, the vector between the two halves of its registers; else 0.
+    def _half_steps(self, reached: list[int]) -> tuple[int, int] | None:
+        """For each side that transposes, the vector from one half of its registers to the other; else 0.
 
-        A register outside the rows, of which `chain` is a basis: one that is in scratch anyway, as threads or
+        A register outside the rows, whose basis is `reached`: one that is in scratch anyway, as threads or
         rows reach it, if possible. None where a side has no such register.
         """
-        pairs = [0, 0]
+        steps = [0, 0]
         threads = self.sides[0].threads + self.sides[1].threads
         for i, move in enumerate(self.moves):
             if move.kind == "matrix.trans":
                 registers = move.side.registers
-                in_scratch = intersection(registers, independent([*threads, *chain]))
-                outside_row = [*chain[: move.register_bits], *move.side.threads]
+                in_scratch = intersection(registers, independent([*threads, *reached]))
+                outside_row = [*reached[: move.register_bits], *move.side.threads]
                 choices = independent([*in_scratch, *registers], outside_row)
                 if not choices:
                     return None
-                pairs[i] = choices[0]
-        return pairs[0], pairs[1]
+                steps[i] = choices[0]
+        return steps[0], steps[1]
 
-    def _aligned(self, pairs: tuple[int, int], vectors: list[int], functionals: list[int]) -> tuple[int, int]:
-        """The pairs plus registers of their rows, so that both rows begin at a multiple of their bytes."""
+    def _aligned(self, steps: tuple[int, int], vectors: list[int], functionals: list[int]) -> tuple[int, int]:
+        """The half steps plus registers of their rows: both rows then begin at a multiple of their bytes."""
         aligned = []
-        for move, pair in zip(self.moves, pairs, strict=True):
+        for move, step in zip(self.moves, steps, strict=True):
             for vector, functional in zip(vectors[: move.register_bits], functionals, strict=False):
-                pair ^= vector * ((functional & pair).bit_count() & 1)
-            aligned.append(pair)
+                step ^= vector * ((functional & step).bit_count() & 1)
+            aligned.append(step)
         return aligned[0], aligned[1]
 
     def _whole_words(self, chain: list[int]) -> list[int]:
@@ -355,33 +366,34 @@ class _Pair:
         more = independent([*lanes, *b.held_lanes, *a.held_lanes, *b.held_warps, *a.held_warps], chain)
         return chain + more[:missing]
 
-    def _functionals(self, vectors: list[int], pairs: tuple[int, int]) -> list[int] | None:
+    def _functionals(self, vectors: list[int], half_steps: tuple[int, int]) -> list[int] | None:
         """The functional (a mask) of each offset bit within V, the span of `vectors`; None: they contradict.
 
-        That of bit i is 1 at vector i of the basis, 0 at its others, and 0 at all that `_numbering` gives.
+        Functional i is 1 at vector i of the basis, 0 at its others, and 0 at all that `_numbering` gives, so
+        that registers have one order in all lanes. What is left open tells the words of phases apart.
         """
-        # Functionals that vanish at the same vectors share a span; bit i of a tag is what number i gives.
+        # Functionals that vanish at the same vectors are chosen together.
         groups: dict[tuple[int, ...], list[int]] = {}
         for i in range(len(vectors)):
             groups.setdefault(tuple(self._numbering(i)), []).append(i)
         functionals = [0] * len(vectors)
         for numbering, bits in groups.items():
-            span = Span()
+            chosen = Span()  # bit i of a vector's tag: the value of functional i there
             for i, vector in enumerate(vectors):
-                span.add(vector, 1 << i)
-            mask = sum(1 << i for i in bits)
+                chosen.add(vector, 1 << i)
+            of_group = sum(1 << i for i in bits)
             for vector in numbering:
-                rest, tag = span.remainder(vector)
+                rest, values = chosen.remainder(vector)
                 if rest:
-                    span.add(vector)
-                elif tag & mask:
+                    chosen.add(vector)
+                elif values & of_group:  # where the group must vanish, one is 1 already
                     return None
-            for move, pair in zip(self.moves, pairs, strict=True):
+            for move, half_step in zip(self.moves, half_steps, strict=True):
                 # Bits beyond the access and the word choose banks: a phase must not meet itself there.
                 beyond = [1 << i for i in bits if i >= max(move.address_bits, self.word_bits)]
-                self._tell_apart(span, [*move.phase_vectors, pair], beyond)
+                self._tell_apart(chosen, [*move.phase_vectors, half_step], beyond)
             for i in bits:
-                functionals[i] = span.functional(i)
+                functionals[i] = chosen.functional(i)
         return functionals
 
     @staticmethod
