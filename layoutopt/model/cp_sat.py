@@ -165,23 +165,22 @@ class Model:
         from ortools.sat.python import cp_model_helper as cp
 
         budget = current()
-        proto = cp.CpModelProto()
-        if not proto.parse_text_format(self.to_text()):
-            raise AssertionError("the model's text form is malformed")
-        parameters = cp.SatParameters()
-        limit = "" if budget.seconds is None else f" max_time_in_seconds:{max(budget.seconds, 1e-3)}"
         if budget.effort is not None:
             effort = min(budget.effort, math.inf if effort is None else effort)
         if effort is not None and effort <= 0:
             budget.cut_short()
             return NO_ANSWER
-        if effort is not None:
-            limit += f" max_deterministic_time:{effort}"
+        proto = cp.CpModelProto()
+        if not proto.parse_text_format(self.to_text()):
+            raise AssertionError("the model's text form is malformed")
+        limits = "" if budget.seconds is None else f" max_time_in_seconds:{max(budget.seconds, 1e-3)}"
+        limits += "" if effort is None else f" max_deterministic_time:{effort}"
         # No LP with one worker: the models are clauses and parities. Ctrl-C is handled by whoever owns the
         # budget.
+        parameters = cp.SatParameters()
         parameters.parse_text_format(
             f"num_workers:{workers} random_seed:{SEED} linearization_level:{0 if workers == 1 else 1} "
-            f"symmetry_level:0 catch_sigint_signal:false cp_model_presolve:{str(presolve).lower()}{limit}"
+            f"symmetry_level:0 catch_sigint_signal:false cp_model_presolve:{str(presolve).lower()}{limits}"
         )
         wrapper: Any = cp.SolveWrapper()
         wrapper.set_parameters(parameters)
@@ -194,10 +193,9 @@ class Model:
         decided = outcome in (Outcome.OPTIMAL, Outcome.INFEASIBLE)
         if not decided and (effort is None or response.deterministic_time < effort):
             budget.cut_short()  # it was the clock that ended it
-        values = tuple(response.solution) if found else ()
         return Answer(
             outcome,
-            values,
+            values=tuple(response.solution) if found else (),
             objective=round(response.objective_value),
             bound=round(max(response.best_objective_bound, -1e18)),  # minus infinity cannot be rounded
             branches=response.num_branches,

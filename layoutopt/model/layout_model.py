@@ -118,25 +118,27 @@ class LayoutModel:
         """
         self.model = Model()
         self.space = space
-        shortens = space.period - 1 if field is not None else 0  # a swizzle, by less than a block
-        self.pitches = PitchVariables(self.model, space, most + shortens)
         self.tile = tile
-        self.ideal = ideal
-        self.swizzle = Swizzle(self.model, field) if field is not None else None
         self.sets = sets
+        self.ideal = ideal
+        # A swizzle may make a layout shorter than its pitches span, by less than a row of banks.
+        shortens = space.period - 1 if field is not None else 0
+        self.pitches = PitchVariables(self.model, space, most + shortens)
+        self.swizzle = Swizzle(self.model, field) if field is not None else None
         self._used = self.model.integer(1, most, "used")
         self.written: dict[Linearisation, None] = {}  # in the order in which they were
         self._later: deque[Callable[[], None]] = deque()  # what becomes constraints before the next question
         self._shorter = self.model.boolean("shorter")  # the layout takes less than its pitches span
         self._saving: list[int] = []  # literals of linearisations that a swizzle may shorten
-        self._reaches: dict[int, int] = {}  # literals: `used` is at least so many elements
+        self._reaches: dict[int, int] = {}  # by number of elements, the literal: `used` is at least that
         # (lowest target, literal: words share a bank) -> the linearisations in which they conflict.
         self._conflicts: dict[tuple[int, int], list[int]] = {}
-        self._unflipped: dict[int, int] = {}  # literals: no target below so many bits is flipped
+        self._unflipped: dict[int, int] = {}  # by target bit, the literal: no lower one is flipped
         self.asked = Model()  # the last question
         self.answers: list[Answer] = []  # to all questions so far
+        # used >= 1 + sum of pitch * (extent - 1), unless the layout is shorter (-x - 1 negates literal x).
         used_less_span = [(self._used, 1), *((pitch, -steps) for pitch, steps in self.pitches.span_terms)]
-        self.model.linear(used_less_span, [1, FAR], [-self._shorter - 1])
+        self.model.linear(used_less_span, [1, FAR], only_if=[-self._shorter - 1])
 
     def least_used(self, candidate: Linearisation) -> int:
         """Elements that a layout over this linearisation takes at least, whatever its swizzle."""
@@ -216,11 +218,11 @@ class LayoutModel:
         most: int | None = None,
         hint: Solution | None = None,
     ) -> tuple[Outcome, Solution | None]:
-        """The smallest layout that no constraint forbids, then the one of the cheapest index.
+        """What the solver says, and the smallest layout that no constraint forbids; None if it found none.
 
         Args:
             effort: deterministic time; None for no limit.
-            index: whether the index cost is minimised, after the elements.
+            index: whether the cheapest index is sought among the smallest layouts.
             most: elements that the layout may take, where fewer than the model allows.
             hint: a layout to start from.
 
@@ -234,7 +236,7 @@ class LayoutModel:
         if hint is not None:
             self._hint(question, hint)
         self.asked = question
-        answer = question.solve(effort=effort, presolve=False)
+        answer = question.solve(effort=effort, presolve=False)  # small, and asked again and again
         self.answers.append(answer)
         if not answer.values:
             return answer.outcome, None

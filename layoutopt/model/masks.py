@@ -124,8 +124,8 @@ class Swizzle:
         """Constrain phases to at most their ceilings of wavefronts, if the literal `y` is true.
 
         Two words u, v of one phase meet in a bank exactly when `B(u ^ v) = 0`, where B is the bank part of
-        the swizzle. So a phase costs, for each of its words w, 1 + the number of words w' that share its
-        bank, exactly, because "same bank" is an equivalence.
+        the swizzle. So a phase keeps to a ceiling of c exactly if each of its words shares its bank with
+        c - 1 others at most.
 
         Args:
             phases: of one linearisation.
@@ -137,20 +137,21 @@ class Swizzle:
             Literals that must be false if `y` is true. That is left to the caller, who says it for all
             linearisations in one constraint.
         """
-        together: dict[tuple[int, int], list[int]] = {}  # phases without conflicts, by bits of their banks
+        # Phases without conflicts, by (bank_bits, lowest_target) as `shared_bank` takes them.
+        without: dict[tuple[int, int], list[int]] = {}
         for k, ceiling in enumerate(ceilings.tolist()):
             bits = int(phases.bank_bits[k]), max(lowest_target, int(phases.chunk_bits[k]))
             if ceiling == 1:  # in clauses, which every SAT solver reads
-                together.setdefault(bits, []).append(k)
+                without.setdefault(bits, []).append(k)
             elif len(words := phases.held(k)) > ceiling:
-                for terms, always in self.loads(words, *bits):
-                    self.model.linear(terms, [-FAR, ceiling - 1 - always], [y])
-        apart = [(d, *bits) for bits, rows in together.items() for d in phases.differences(rows)]
+                for others, always in self.loads(words, *bits):
+                    self.model.linear(others, [-FAR, ceiling - 1 - always], only_if=[y])
+        apart = [(d, *bits) for bits, rows in without.items() for d in phases.differences(rows)]
         conflicts = []
-        for difference in sorted(apart):
-            shared = self.shared_bank(*difference)
+        for difference, bank_bits, lowest in sorted(apart):
+            shared = self.shared_bank(difference, bank_bits, lowest)
             if shared is Known.ALWAYS:
-                self.model.clause([-y - 1])
+                self.model.clause([-y - 1])  # not y
                 break
             if shared is not Known.NEVER:
                 conflicts.append(shared)

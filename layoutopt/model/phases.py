@@ -89,29 +89,35 @@ def phase_sets(trace: Trace, tile: Tile, whole: Trace | None = None) -> tuple[Ph
 
     `whole`: the accesses whose vectors every layout keeps whole, where more than those of `trace`.
     """
-    by_rule: dict[tuple[PhaseRule, int], list[Rows]] = {}
+    by_rule: dict[tuple[PhaseRule, int], list[Rows]] = {}  # and bytes that a lane covers
     for access in trace.accesses:
-        parts = by_rule.setdefault((access.rule, access.operation.width_bytes), [])
-        parts.extend(_phases(access, access.rule))
+        of_rule = by_rule.setdefault((access.rule, access.operation.width_bytes), [])
+        of_rule.extend(_phases(access, access.rule))
     held_by = blocks(whole or trace, tile)
     sets = []
-    for (rule, access_bytes), parts in by_rule.items():
+    for (rule, access_bytes), served in by_rule.items():
         # An access wider than a row of banks fills it several times, wherever it lies.
         width_bytes = min(access_bytes, rule.banks * rule.bank_bytes)
-        rows_of_banks = access_bytes // width_bytes
-        lanes = max(part.rows.shape[1] for part in parts)
-        stacked = np.concatenate([_widened(part.rows, lanes) for part in parts])
-        elements, inverse = _unique_rows(_canonical(stacked, rule))
-        weights = rows_of_banks * np.concatenate([part.weight for part in parts])
-        weight = np.bincount(inverse, weights, len(elements)).astype(np.int64)
-        used = (elements[:, -1] >= 0) & (weight > 0)
+        times = access_bytes // width_bytes
+        lanes = max(part.rows.shape[1] for part in served)
+        stacked = np.concatenate([_widened(part.rows, lanes) for part in served])
+        elements, phase_of = _unique_rows(_canonical(stacked, rule))
+        weights = times * np.concatenate([part.weight for part in served])
         # A phase of weight 0 may stand for one of many run-time values: it is not served as often as listed.
-        counts = rows_of_banks * np.concatenate([part.repeats * (part.weight > 0) for part in parts])
-        repeats = np.bincount(inverse, counts, len(elements))[used].astype(np.int64)
-        elements, weight = elements[used], weight[used]
-        not_counted = PhaseSet(elements, weight, repeats, np.ones_like(weight), rule, width_bytes)
-        floor = _counting_bound(not_counted, tile.element_bytes, held_by)
-        sets.append(replace(not_counted, floor=floor))
+        repeats = times * np.concatenate([part.repeats * (part.weight > 0) for part in served])
+        weight, count = (
+            np.bincount(phase_of, summed, len(elements)).astype(np.int64) for summed in (weights, repeats)
+        )
+        used = (elements[:, -1] >= 0) & (weight > 0)  # rows are sorted: the last lane is absent where all are
+        found = PhaseSet(
+            elements=elements[used],
+            weight=weight[used],
+            repeats=count[used],
+            floor=np.ones(int(used.sum()), np.int64),  # until it is counted
+            rule=rule,
+            width_bytes=width_bytes,
+        )
+        sets.append(replace(found, floor=_counting_bound(found, tile.element_bytes, held_by)))
     return tuple(sets)
 
 
@@ -172,36 +178,37 @@ def _unique_rows(rows: IntArray) -> tuple[IntArray, IntArray]:
 
 
 def _counting_bound(phases: PhaseSet, element_bytes: int, held_by: Blocks) -> IntArray:
-    """Wavefronts of each phase in every layout, by counting.
+    """Wavefronts of each phase in every layout, by counting; its own `floor` is not read.
 
     An element keeps its place in its block (`held_by`; see `layoutopt.accesses.alignment`). In blocks of 4
     words, words of one place share a quarter of the banks in every layout; of 2 words, half of them; of 1
     word, all. The bound is the largest that one of these places gives.
     """
-    elements, rule, chunk_words = phases.elements, phases.rule, phases.chunk_words
+    elements, rule, lane_words = phases.elements, phases.rule, phases.chunk_words
     bank_bytes = rule.bank_bytes
     served = max(rule.banks, rule.row_words)  # distinct words that one wavefront can serve
     present = elements >= 0
     element = np.where(present, elements, 0)
-    width, place = held_by.width[element], held_by.place[element]
-    fixed = present & (width >= bank_bytes)
+    block_bytes, place = held_by.width[element], held_by.place[element]
+    has_word = present & (block_bytes >= bank_bytes)
     # Elements whose block is narrower than a word may share words: as many as can start in one.
-    loose = (present & ~fixed).sum(axis=1)
+    loose = (present & ~has_word).sum(axis=1)
     loose_words = -(-loose // -(-bank_bytes // element_bytes))
     # A word is named by the byte of the row-major tile where it starts.
-    word = np.where(fixed, held_by.head[element] * element_bytes + place // bank_bytes * bank_bytes, -1)
+    word = np.where(has_word, held_by.head[element] * element_bytes + place // bank_bytes * bank_bytes, -1)
     bound = np.ones(len(elements), np.int64)
     for block_words in (1, 2, 4):
-        in_blocks = fixed & (width >= block_words * bank_bytes)
+        if block_words < lane_words:
+            continue  # the block of a lane's own words is wider
+        in_blocks = has_word & (block_bytes >= block_words * bank_bytes)
         place_words = place // bank_bytes % block_words
-        # None where a lane covers more than such a block: its own block is wider.
-        for shared_place in range(0, block_words, chunk_words) if block_words >= chunk_words else ():
+        for shared_place in range(0, block_words, lane_words):
             sharing = np.where(in_blocks & (place_words == shared_place), word, -1)
             count = _count(sharing, rule.serialises_equal) + (loose_words if block_words == 1 else 0)
             bound = np.maximum(bound, -(-count // max(1, served // block_words)))
     if rule.serialises_equal:  # lanes of one element are served one by one
-        for k in range(elements.shape[1]):
-            equal = (elements == elements[:, [k]]).sum(axis=1) * present[:, k]
+        for lane in range(elements.shape[1]):
+            equal = (elements == elements[:, [lane]]).sum(axis=1) * present[:, lane]
             bound = np.maximum(bound, equal)
     return bound
 
@@ -281,20 +288,21 @@ class Phases(Struct, frozen=True):
 
 @lru_cache(_KEPT)
 def phases_of(candidate: Linearisation, sets: tuple[PhaseSet, ...], tile: Tile) -> Phases:
-    """The phases of a problem under one linearisation."""
+    """The phases of a problem under one linearisation, those of one set together."""
     table = candidate.table(tile.shape)
     lanes = max((s.elements.shape[1] for s in sets), default=0)
     found = []
     for phase_set in sets:
         words = words_of(phase_set, table[phase_set.elements], tile.element_bytes)
+        # Which words share a bank depends on their XOR alone: phases that differ by a translation are one.
         present = words >= 0
-        first = np.where(present, words, np.iinfo(np.int64).max).min(axis=1, keepdims=True)
-        words = np.where(present, words ^ first, -1)
+        lowest = np.where(present, words, np.iinfo(np.int64).max).min(axis=1, keepdims=True)
+        words = np.where(present, words ^ lowest, -1)
         words.sort(axis=1)
-        words, inverse = _rows_once(words)
-        weight = np.bincount(inverse, phase_set.weight, len(words)).astype(np.int64)
+        words, phase_of = _rows_once(words)
+        weight = np.bincount(phase_of, phase_set.weight, len(words)).astype(np.int64)
         floor = np.full(len(words), np.iinfo(np.int64).max)
-        np.minimum.at(floor, inverse, phase_set.floor)  # the least of those merged bounds them all
+        np.minimum.at(floor, phase_of, phase_set.floor)  # the least of those merged bounds them all
         ideal = ideal_of(phase_set, words)
         found.append(
             Phases(
@@ -309,7 +317,7 @@ def phases_of(candidate: Linearisation, sets: tuple[PhaseSet, ...], tile: Tile) 
     if not found:
         none = np.zeros(0, np.int64)
         return Phases(np.zeros((0, 0), np.int64), none, none, none, none, none)
-    return Phases(*(np.concatenate(parts) for parts in zip(*map(astuple, found), strict=True)))
+    return Phases(*(np.concatenate(arrays) for arrays in zip(*map(astuple, found), strict=True)))
 
 
 def words_of(phase_set: PhaseSet, offsets: IntArray, element_bytes: int) -> IntArray:

@@ -202,44 +202,45 @@ def by_span(space: Space, most: int, *, padded: bool = False) -> Iterator[Linear
     dims = [d for d, extent in enumerate(space.shape) if extent > 1]
     fixed = fixed_order(space)
     orders = itertools.permutations(dims) if fixed is None else [tuple(d for d in fixed if d in dims)]
-    dense = math.prod(space.shape)
     unopened = iter(enumerate(orders))
-    most = most if "pad" in space.families else min(most, dense)
+    dense, may_pad = math.prod(space.shape), "pad" in space.families
+    most = most if may_pad else min(most, dense)
     heap: list[_Padded] = []
     while True:
-        # An order is opened only when the heap holds nothing as small as that order may be.
+        # An order takes `dense` at least: it is opened only when the heap holds nothing as small.
         while not heap or heap[0].span > dense:
             number, order = next(unopened, (-1, ()))
             if number < 0:
                 break
-            if number:
+            if number:  # the first layout is there even when the time is over
                 checkpoint()
             pads = (0,) * len(order)
             if (pitches := _pitches(space, order, pads)) is not None:
                 heapq.heappush(heap, _Padded(span_of(space, pitches), number, pads, 0, order, pitches))
         if not heap or heap[0].span > most:
             return
-        _, number, pads, lowest, order, pitches = heapq.heappop(heap)
-        if (any(pads) or not padded) and space.whole.hold(pitches):
-            yield linearisation(pitches, space)
-        for k in range(lowest, len(pads)) if "pad" in space.families else ():
-            more = (*pads[:k], pads[k] + 1, *pads[k + 1 :])
-            grown = _pitches(space, order, more)
-            if grown is not None and _may_pad(space, order, grown, k):
-                heapq.heappush(heap, _Padded(span_of(space, grown), number, more, k, order, grown))
+        least = heapq.heappop(heap)
+        if (any(least.pads) or not padded) and space.whole.hold(least.pitches):
+            yield linearisation(least.pitches, space)
+        for k in range(least.lowest, len(least.pads)) if may_pad else ():
+            pads = (*least.pads[:k], least.pads[k] + 1, *least.pads[k + 1 :])
+            pitches = _pitches(space, least.order, pads)
+            if pitches is not None and _may_pad(space, least.order, pitches, k):
+                span = span_of(space, pitches)
+                heapq.heappush(heap, _Padded(span, least.number, pads, k, least.order, pitches))
 
 
 class _Padded(NamedTuple):
-    """A layout of pitches, by rising span and number of its order; pads in steps, from the inside out.
+    """A layout of pitches; they sort by rising span, then by number of their order.
 
     Only the pads from `lowest` on may still grow, so that each layout is met once.
     """
 
     span: int
-    number: int
-    pads: tuple[int, ...]
+    number: int  # of the order
+    pads: tuple[int, ...]  # in steps, from the inside out
     lowest: int
-    order: tuple[int, ...]
+    order: tuple[int, ...]  # dimensions of more than one element, slowest first
     pitches: Pitches
 
 
@@ -254,22 +255,24 @@ def in_orders(space: Space, orders: IntArray, pads: IntArray) -> tuple[IntArray,
         pads: in steps of what alignment leaves, from the inside out, of the same shape.
     """
     shape, dims = np.array(space.shape), range(len(space.shape))
-    inner = np.array([_inner_pitch(space, d) for d in dims]).reshape(-1, 2)
-    steps = np.array([outer_step(space, d) for d in dims])
-    longest = np.array([most_pad(space, (d, 1, extent)) for d, extent in enumerate(space.shape)])
-    each = np.arange(len(orders))
-    pitches, needed = np.zeros((len(orders), len(shape)), np.int64), np.ones(len(orders), np.int64)
+    # By dimension: step and longest of its pitch as the fastest one; step of its pitch, and longest pad, as
+    # another one.
+    inner_step, inner_most = np.array([_inner_pitch(space, d) for d in dims]).reshape(-1, 2).T
+    outer_steps = np.array([outer_step(space, d) for d in dims])
+    longest_pad = np.array([most_pad(space, (d, 1, extent)) for d, extent in enumerate(space.shape)])
+    layouts = np.arange(len(orders))
+    pitches, inside = np.zeros((len(orders), len(shape)), np.int64), np.ones(len(orders), np.int64)
     valid = np.ones(len(orders), np.bool_)
-    for place, (d, pad) in enumerate(zip(orders.T[::-1], pads.T, strict=True)):
-        if place:
-            pitch = (-(-needed // steps[d]) + pad) * steps[d]
-            valid &= (pad == 0) | (pitch - needed <= longest[d]) | space.far
-        else:
-            pitch = (pad + 1) * inner[d, 0]
-            valid &= (pad == 0) | (pitch <= inner[d, 1])
+    for place, (d, pad) in enumerate(zip(orders.T[::-1], pads.T, strict=True)):  # fastest first
+        if place == 0:
+            pitch = (pad + 1) * inner_step[d]
+            valid &= (pad == 0) | (pitch <= inner_most[d])
             valid &= (space.vector == 1) | ((pitch == 1) & (d == len(shape) - 1))
-        pitches[each, d] = pitch
-        needed = pitch * shape[d]
+        else:
+            pitch = (-(-inside // outer_steps[d]) + pad) * outer_steps[d]
+            valid &= (pad == 0) | (pitch - inside <= longest_pad[d]) | space.far
+        pitches[layouts, d] = pitch
+        inside = pitch * shape[d]  # elements that the dimensions so far take
     if "pad" not in space.families:
         valid &= spans_of(space, pitches) <= math.prod(space.shape)
     valid[valid] = [space.whole.hold(some) for some in pitches[valid].tolist()]
