@@ -73,20 +73,22 @@ class Reason(Struct, frozen=True):
 
 
 def _counting_sentences(subject: Subject, _: Problem, found: int) -> Iterator[str]:
-    """Phases in which counting alone forces conflicts, one sentence for each access."""
+    """Phases in which counting alone forces conflicts, one sentence for each access and width of vectors."""
     board, lanes = subject.board, subject.lanes
-    # By access and words of a vector: the excess of its phases, and the most words in one place.
+    # By access and words of a vector: the excess of its phases; of the phase with most words in one place,
+    # these and its ideal wavefronts.
     excess: dict[tuple[int, int], int] = {}
-    most_words: dict[tuple[int, int], int] = {}
+    fullest: dict[tuple[int, int], tuple[int, int]] = {}
     for phase in board.phases:
         if phase.least_excess:
             counts = [(k, len(board.within(phase.words, View(k, place)))) for k, place in board.views()]
-            k, words = max(counts, key=math.prod)
+            k, words = max(counts, key=math.prod)  # which has the fewest banks for its words
             key = phase.first.access, k
+            ideal = -(-words // max(1, board.banks // k)) - phase.least_excess
             excess[key] = excess.get(key, 0) + phase.least_excess * phase.weight
-            most_words[key] = max(most_words.get(key, 0), words)
-    for (a, k), words in most_words.items():
-        total = subject.in_weights(excess[a, k])
+            fullest[key] = max(fullest.get(key, (0, 0)), (words, ideal))
+    for (access, k), (words, ideal) in fullest.items():
+        total = subject.in_weights(excess[access, k])
         wide, banks = k * board.bank_bytes, max(1, board.banks // k)
         holders = [
             f"`{t.name}`" for t in lanes.accesses if t.width_elements > 1 and t.operation.width_bytes >= wide
@@ -97,9 +99,9 @@ def _counting_sentences(subject: Subject, _: Problem, found: int) -> Iterator[st
             where = "its place in its vector"
         yield (
             f"Counting: {why}, so each of their words keeps {where} in every layout. "
-            f"`{lanes.accesses[a].name}` touches up to {words} words at one such place at a time, "
+            f"`{lanes.accesses[access].name}` touches up to {words} words at one such place at a time, "
             f"which can lie in {banks} of the {board.banks} banks only: {-(-words // banks)} wavefronts "
-            f"where one could do. In all {total} that no layout avoids."
+            f"where {'one' if ideal == 1 else ideal} could do. In all {total} that no layout avoids."
         )
 
 

@@ -162,6 +162,13 @@ def test_three_lines_of_a_plane_and_an_access_that_does_not_clash():
     assert {access for _, access in kinds(found)} >= set(found.clashing_accesses)
 
 
+def test_counting_says_what_the_words_would_take_spread_evenly():
+    """Sixteen words of one phase on four banks take four wavefronts at best."""
+    found = explain(problem_of("64 f64, 16 threads", "a: load 4 [lane]"), target=toy.toy_device(16, 4))
+    assert found.lower_bound == 4
+    assert any("8 wavefronts where 4 could do. In all 4 excess" in reason for reason in found.reasons)
+
+
 def test_lanes_in_another_order():
     """Eight-byte stores whose half-warps each stay in half of the banks; with free lanes they need not."""
     problem = problem_of("""64 f32, 8 threads; families none
