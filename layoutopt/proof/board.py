@@ -176,6 +176,14 @@ def word_data(problem: Problem, word: int) -> dict[str, Any]:
     return {"element": [int(c) for c in np.unravel_index(first, problem.tile.shape)], "byte": byte}
 
 
+class _Kind(NamedTuple):
+    """What phases of one kind have in common."""
+
+    words: tuple[int, ...]  # sorted word numbers
+    wordless: int  # active lanes without a word
+    waits: bool  # whether lanes that touch one word wait for each other
+
+
 @lru_cache(_KEPT)  # of one case, which each stage of a search asks about
 def _board(trace: Trace, tile: Tile) -> Board:
     """The words that the accesses touch, phase by phase.
@@ -183,45 +191,52 @@ def _board(trace: Trace, tile: Tile) -> Board:
     `NO_BOARD` where banks differ, elements are no power of two of bytes, or there are too many lanes.
     """
     rules = [access.rule for access in trace.accesses]
-    size, lanes = tile.element_bytes, sum(a.element.size for a in trace.accesses)
+    element_bytes, lanes = tile.element_bytes, sum(a.element.size for a in trace.accesses)
     alike = len({(rule.banks, rule.bank_bytes) for rule in rules}) == 1
-    if not alike or size & (size - 1) or any(rule.row_words > 1 for rule in rules) or lanes > MAX_LANES:
+    if not alike or element_bytes & (element_bytes - 1) or lanes > MAX_LANES:
+        return NO_BOARD
+    if any(rule.row_words > 1 for rule in rules):  # several words of a bank at once
         return NO_BOARD
     bank_bytes, banks = rules[0].bank_bytes, rules[0].banks
     vectors = blocks(trace, tile)
-    # Phases of the same kind are one, which weighs as much as they do together: by words, number of lanes
-    # without a word, and whether lanes that touch one word wait for each other.
-    gathered: dict[tuple[tuple[int, ...], int, bool], tuple[int, Occurrence]] = {}
+    # Phases of the same kind are one, which weighs as much as they do together.
+    gathered: dict[_Kind, tuple[int, Occurrence]] = {}  # weight, first execution
     for number, access in enumerate(trace.accesses):
-        for occurrence, wordless in _occurrences(access, number, vectors, size):
+        for occurrence, wordless in _occurrences(access, number, vectors, element_bytes):
             touches = sum(map(len, occurrence.lanes.values()))
             waits = access.rule.serialises_equal and len(occurrence.lanes) < touches
-            key = tuple(sorted(occurrence.lanes)), wordless, waits
-            weight, first = gathered.get(key, (0, occurrence))
-            gathered[key] = weight + int(access.weight[occurrence.instruction]), first
-    words = sorted({w for of_phase, _, _ in gathered for w in of_phase})
-    of_word = np.array(words, np.int64) // size
+            kind = _Kind(tuple(sorted(occurrence.lanes)), wordless, waits)
+            weight, first = gathered.get(kind, (0, occurrence))
+            gathered[kind] = weight + int(access.weight[occurrence.instruction]), first
+    words = sorted({w for kind in gathered for w in kind.words})
+    of_word = np.array(words, np.int64) // element_bytes
     vector_words = np.maximum(1, vectors.width[of_word] // bank_bytes).tolist()
-    place = ((words - vectors.head[of_word] * size) // bank_bytes).tolist()
-    held_by = dict(zip(words, vector_words, strict=True))
-    board = Board((), held_by, dict(zip(words, place, strict=True)), banks, bank_bytes)
+    places = ((words - vectors.head[of_word] * element_bytes) // bank_bytes).tolist()
+    by_word = (dict(zip(words, values, strict=True)) for values in (vector_words, places))
+    board = Board((), *by_word, banks, bank_bytes)
     views = board.views()
     phases = []
-    for (of_phase, wordless, waits), (weight, first) in gathered.items():
+    for kind, (weight, first) in gathered.items():
         if weight == 0:
             continue
-        needed = max(board.wavefronts_of(of_phase, view) for view in views)
+        needed = max(board.wavefronts_of(kind.words, view) for view in views)
         # The ideal is what the layout's distinct words would need; lanes without a word may share words.
-        ideal = -(-(len(of_phase) + wordless) // banks)
-        # Where equal addresses wait for each other, a phase costs more than its distinct words do.
-        any_pair_costs = needed == ideal == 1 and not waits
-        least_excess = max(0, needed - ideal)
-        phases.append(Phase(of_phase, weight, least_excess, any_pair_costs, first))
+        ideal = -(-(len(kind.words) + kind.wordless) // banks)
+        phases.append(
+            Phase(
+                words=kind.words,
+                weight=weight,
+                least_excess=max(0, needed - ideal),
+                # Where equal addresses wait for each other, a phase costs more than its distinct words do.
+                any_pair_costs=needed == ideal == 1 and not kind.waits,
+                first=first,
+            )
+        )
     return replace(board, phases=tuple(phases))
 
 
 def _occurrences(
-    access: LaneTrace, number: int, vectors: Blocks, size: int
+    access: LaneTrace, number: int, vectors: Blocks, element_bytes: int
 ) -> Iterator[tuple[Occurrence, int]]:
     """Each execution of a phase with a word, and its active lanes without one.
 
@@ -230,16 +245,15 @@ def _occurrences(
     Args:
         access: access number `number` of the trace.
         vectors: by element, the aligned block that holds it in every layout.
-        size: bytes of an element.
     """
     rule = access.rule
     word_bytes = rule.bank_bytes
     lane_words = range(max(1, access.operation.width_bytes // word_bytes))
-    # The words of each lane that are served together: all, or one after another where the device splits them.
+    # (number, words) of each request: all words of a lane, or one after another where the device splits them.
     requests = [(k, [k]) for k in lane_words] if rule.split_words else [(None, [*lane_words])]
     # By element, its first word; -1 for none.
-    head = vectors.head * size
-    starts = head + (np.arange(len(head)) * size - head) // word_bytes * word_bytes
+    head = vectors.head * element_bytes
+    starts = head + (np.arange(len(head)) * element_bytes - head) // word_bytes * word_bytes
     first = np.where(vectors.width >= word_bytes, starts, -1).tolist()
     instructions = zip(access.element.tolist(), access.active.tolist(), strict=True)
     for row, (element, active) in enumerate(instructions):
@@ -252,7 +266,7 @@ def _occurrences(
                 for lane in with_word:
                     for word in (first_word[lane] + k * word_bytes for k in words):
                         lanes[word] = (*lanes.get(word, ()), lane)
-                yield Occurrence(number, row, request, lanes), wordless
+                yield Occurrence(number, instruction=row, request=request, lanes=lanes), wordless
 
 
 def _phases_served(

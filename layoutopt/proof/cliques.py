@@ -272,31 +272,36 @@ def find_packing(board: Board) -> Packing | None:
 
 
 def _threes(board: Board, view: View) -> Iterator[Share]:
-    """Cliques of three phases of a view, each three once, as shares of weight 0: V, W and f of the module."""
+    """Cliques of three phases V, W, f of a view, each three once, as shares whose weight is still 0.
+
+    The words are those that V and W have in common, and those of f that just one of V and W has: of any two
+    of them, V, W or f touches both.
+    """
     banks = board.view_banks(view)
     in_view = {i: set(words) for i, words in board.sharp_phases[view].items() if len(words) > 1}
     if not 3 <= len(in_view) <= MAX_PACKED_PHASES or banks < 2:
         return
-    numbers, touched = list(in_view), _touched(list(in_view.values()))
+    phases, words_of = list(in_view), list(in_view.values())
+    touched = _touched(words_of)
     common = np.array([_count(touched & of_phase) for of_phase in touched])  # words of two phases
     seen: set[tuple[int, ...]] = set()
-    for v in range(len(numbers)):
+    for v in range(len(phases)):
         if current().spent:
             return
-        # What a third phase has of V and of W may make up for the banks that V and W leave.
-        with_third = common + common[v]
-        np.fill_diagonal(with_third, 0)
-        with_third[:, v] = 0
-        may_exceed = (common[v] > 0) & (common[v] + with_third.max(axis=1) > banks)
+        # For each W, at most what its clique has beside the common words: what f has of V, and of W.
+        with_f = common + common[v]
+        np.fill_diagonal(with_f, 0)  # f is neither W
+        with_f[:, v] = 0  # nor V
+        may_exceed = (common[v] > 0) & (common[v] + with_f.max(axis=1) > banks)
         second = np.flatnonzero(may_exceed[v + 1 :]) + v + 1
         # By W and phase, how many of its words V or W touches, but not both.
         in_one = common[v] + common[second] - 2 * _count((touched[second] & touched[v])[:, None] & touched)
         for n, f in np.argwhere(common[v, second][:, None] + in_one > banks).tolist():
             w = int(second[n])
-            three = tuple(sorted(numbers[n] for n in {v, w, f}))
+            three = tuple(sorted(phases[n] for n in {v, w, f}))
             if len(three) == 3 and three not in seen:
                 seen.add(three)
-                of_v, of_w, of_f = (in_view[numbers[n]] for n in (v, w, f))
+                of_v, of_w, of_f = words_of[v], words_of[w], words_of[f]
                 words = of_v & of_w | of_f & (of_v ^ of_w)
                 yield Share(view, tuple(sorted(words)), phases=three, weight=0)
 

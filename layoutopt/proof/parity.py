@@ -141,14 +141,15 @@ def combination(full: dict[int, list[int]]) -> Combination | None:
         flat = int(np.where(lowest_bits == 0, np.uint64(2**64 - 1), lowest_bits).argmin())
         r, c = todo[flat // len(words)], flat % len(words)
         pivot = int(left[r, c])
-        power = pivot & -pivot  # of two, which divides the left side of row r; 0 where all that is left is 0
-        for k in todo if power == 0 else [r]:
+        power = pivot & -pivot or 2**64  # of two, which divides row r; where that is 0, so are all others
+        all_zero = pivot == 0
+        for k in todo if all_zero else [r]:
             value = int(right[k, 0])
-            if value % (power or 2**64):  # and not its right side
-                modulus = 2 * (value & -value)
+            if value % power:  # the power divides the left side, and not the right side
+                modulus = 2 * (value & -value)  # divides the left side, too
                 factors = {i: int(y) % modulus for i, y in zip(phases, right[k, 1:], strict=True)}
                 return Combination(modulus, {i: y for i, y in factors.items() if y})
-        if power == 0:
+        if all_zero:
             return None
         todo.remove(r)
         if todo:  # column c of the other rows becomes 0

@@ -36,7 +36,7 @@ from layoutopt.proof.parity import Parity, find_parity
 # What a question is worth whose answer changes no layout: deterministic time, and phases of a parity.
 _BRIEF_EFFORT: Final = 0.5
 _BRIEF_PARITY_PHASES: Final = 128
-_QUICK: Final = 1 << 13  # lane accesses of which everything is asked in no time
+_IN_NO_TIME: Final = 1 << 13  # lane accesses of which everything is asked in no time
 
 
 class SearchLimits(Struct, frozen=True):
@@ -217,16 +217,18 @@ def every_layout(
     Raises:
         VerificationError: a reason was found that does not hold; nothing is returned.
     """
-    large = sum(access.element.size for access in trace.accesses) > _QUICK
-    if large and current().spent:
+    # Small problems are asked everything, whatever time is left.
+    takes_time = sum(access.element.size for access in trace.accesses) > _IN_NO_TIME
+    if takes_time and current().spent:
         return EveryLayout(bound=0, evidence="", free=None)
     subject = subject_of(tile, device, trace)
     bound, evidence, free = 0, "", None
     reasons = NO_SOLVER if quick else REASONS
-    for reason in current().while_left(reasons) if large else reasons:
+    for reason in current().while_left(reasons) if takes_time else reasons:
         if enough is not None and bound >= enough:
             break
-        progress(bound, f"what every layout has: {reason.evidence.partition(':')[0]}")
+        name = reason.evidence.partition(":")[0]
+        progress(bound, f"what every layout has: {name}")
         found = reason.find(subject, replace(limits, bound=bound))
         if found is None:
             continue
