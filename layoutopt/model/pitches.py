@@ -224,8 +224,7 @@ def by_span(space: Space, most: int, *, padded: bool = False) -> Iterator[Linear
             yield linearisation(least.pitches, space)
         for k in range(least.lowest, len(least.pads)) if may_pad else ():
             pads = (*least.pads[:k], least.pads[k] + 1, *least.pads[k + 1 :])
-            pitches = _pitches(space, least.order, pads)
-            if pitches is not None and _may_pad(space, least.order, pitches, k):
+            if (pitches := _pitches(space, least.order, pads)) is not None:
                 span = span_of(space, pitches)
                 heapq.heappush(heap, _Padded(span, least.number, pads, k, least.order, pitches))
 
@@ -247,7 +246,7 @@ class _Padded(NamedTuple):
 def in_orders(space: Space, orders: IntArray, pads: IntArray) -> tuple[IntArray, BoolArray]:
     """The pitches of many layouts, shape (layouts, dimensions), and which of them are valid.
 
-    The others tear vectors, misalign accesses or have too long a pad: `_pitches`, `_may_pad` and
+    The others tear vectors, misalign accesses or have too long a pad: `_pitches` and
     `Congruences.hold`, of many at once.
 
     Args:
@@ -286,33 +285,28 @@ def spans_of(space: Space, pitches: IntArray) -> IntArray:
 
 
 def _pitches(space: Space, order: tuple[int, ...], pads: tuple[int, ...]) -> Pitches | None:
-    """Elements from one value of each dimension to the next; None if it tears vectors.
+    """Elements from one value of each dimension to the next; None if it tears vectors or pads too far.
 
     `order`: slowest dimension first. `pads`: fastest first, in units of what alignment demands: of the
     fastest dimension its elements lie 2, 3, ... apart, others have so many units behind each.
     """
     pitches = [0] * len(space.shape)
-    needed = 1
-    for place, d in enumerate(reversed(order)):
+    inside = 1  # elements that the dimensions so far take
+    for place, (d, pad) in enumerate(zip(reversed(order), pads, strict=True)):
         if place:
             unit = outer_step(space, d)
-            pitches[d] = -(-needed // unit) * unit + pads[place] * unit
-        else:
-            pitches[d] = (pads[place] + 1) * _inner_pitch(space, d)[0]
-            if space.vector > 1 and (pitches[d] > 1 or d != len(space.shape) - 1):
+            pitch = -(-inside // unit) * unit + pad * unit
+            if pad and not space.far and pitch - inside > most_pad(space, (d, 1, space.shape[d])):
                 return None
-        needed = pitches[d] * space.shape[d]
+        else:
+            step, most = _inner_pitch(space, d)
+            pitch = (pad + 1) * step
+            tears = space.vector > 1 and (pitch > 1 or d != len(space.shape) - 1)
+            if tears or (pad and pitch > most):
+                return None
+        pitches[d] = pitch
+        inside = pitch * space.shape[d]
     return tuple(pitches)
-
-
-def _may_pad(space: Space, order: tuple[int, ...], pitches: Pitches, k: int) -> bool:
-    """Whether the pad of the k-th dimension, from the inside out, is not too long."""
-    d = order[-k - 1]
-    if not k:
-        return pitches[d] <= _inner_pitch(space, d)[1]
-    inner = order[-k]
-    pad = pitches[d] - pitches[inner] * space.shape[inner]
-    return space.far or pad <= most_pad(space, (d, 1, space.shape[d]))
 
 
 def span_of(space: Space, pitches: Pitches) -> int:
