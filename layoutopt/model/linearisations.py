@@ -443,8 +443,8 @@ def _taking(divide: int, size: int, extent: int) -> int:
 def matrices(space: Space, word_bits: int, bank_bits: int) -> Iterator[Linearisation]:
     """Every choice of coordinate bits that select the bank, for tiles whose extents are powers of two.
 
-    The lowest bits of the element offset are those of row-major order, as far as a word or a vector goes;
-    then come the chosen bits, up to the last that selects the bank; then the others.
+    The lowest bits of the element offset are row-major, as far as a word or a vector goes; then come the
+    chosen ones, up to the last that selects the bank; then the others.
 
     Args:
         word_bits: bits of the element offset below those that select the bank.

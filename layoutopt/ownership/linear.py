@@ -140,16 +140,9 @@ def moves(side: Side, element_bits: int, shared: Memory) -> Iterator[Move]:
         # Two lanes of a phase address elements that differ by the sum of what their lane bits flip.
         of_phase = (sum_of_bits(side.lanes, mask) for mask in intersection(active_lanes, lane_masks))
         count = 1 << (register_bits - k)  # instructions of a warp
-        yield Move(
-            side,
-            "vector",
-            address_bits=k,
-            register_bits=k,
-            row_lanes=(),
-            phase_vectors=tuple(independent(of_phase)),
-            wavefronts=count * warps << phase_bits,
-            instructions=count,
-        )
+        cost = {"wavefronts": count * warps << phase_bits, "instructions": count}
+        cost |= {"address_bits": k, "register_bits": k}
+        yield Move(side, "vector", row_lanes=(), phase_vectors=tuple(independent(of_phase)), **cost)
     # A matrix: 8 rows of 4 words. Of each row, two bits of the lane's number choose the word.
     word = max(0, 2 - element_bits)  # log2 of the elements of a word
     whole_warps = len(active_lanes) == len(side.lanes) == _MATRIX_LANES

@@ -35,7 +35,7 @@ def bases_of(given: Any, shape: Sequence[int], lanes: int, field: str) -> Bases:
     pairs = getattr(given, "bases", None)
     if isinstance(pairs, list):  # Triton's LinearLayout: parts and their vectors
         given = dict(pairs)
-    if isinstance(given, Mapping):
+    if isinstance(given, Mapping):  # of one block, `block` is empty
         parts = {part: vectors for part, vectors in given.items() if part != "block" or vectors}
         return json_data.convert(parts, Bases, field)
     text = str(given)

@@ -222,16 +222,10 @@ def _board(trace: Trace, tile: Tile) -> Board:
         needed = max(board.wavefronts_of(kind.words, view) for view in views)
         # The ideal is what the layout's distinct words would need; lanes without a word may share words.
         ideal = -(-(len(kind.words) + kind.wordless) // banks)
-        phases.append(
-            Phase(
-                words=kind.words,
-                weight=weight,
-                least_excess=max(0, needed - ideal),
-                # Where equal addresses wait for each other, a phase costs more than its distinct words do.
-                any_pair_costs=needed == ideal == 1 and not kind.waits,
-                first=first,
-            )
-        )
+        least_excess = max(0, needed - ideal)
+        # Where equal addresses wait for each other, a phase costs more than its distinct words do.
+        any_pair_costs = needed == ideal == 1 and not kind.waits
+        phases.append(Phase(kind.words, weight, least_excess, any_pair_costs, first))
     return replace(board, phases=tuple(phases))
 
 
