@@ -14,7 +14,8 @@ import re
 from collections.abc import Iterator
 
 _PAIRS = 5
-_CONSTRAINT = re.compile(r"constraints\{(\w+)\{(literals:\[([-\d,]*)\])?")
+# A constraint's kind and its literals: none of a sum, of what holds conditionally, and of an objective.
+_CONSTRAINT = re.compile(r"(?:constraints|objective)\{(\w+)[{:](literals:\[([-\d,]*)\])?")
 _VARIABLE = re.compile(r"variables\{domain:\[(-?\d+),(-?\d+)\]\}")
 
 Clause = tuple[int, ...]
@@ -38,7 +39,7 @@ def dimacs(model: str, comment: str = "") -> str | None:
     clauses += [(-k - 1,) for k, (_, high) in enumerate(domains) if high == 0]
     fresh = itertools.count(len(domains) + 1)
     for kind, listed, numbers in _CONSTRAINT.findall(model):
-        if not listed:
+        if not listed:  # a sum, a condition or an objective
             return None
         # -k - 1 negates variable k in the model, -(k + 1) in the CNF.
         literals = [n + 1 if n >= 0 else n for n in map(int, numbers.split(","))] if numbers else []

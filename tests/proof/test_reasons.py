@@ -300,3 +300,7 @@ def test_sums_are_refused():
     wide = Model()
     wide.integer(0, 5)
     assert dimacs(wide.to_text()) is None
+    conditional, weighed = Model(), Model()
+    conditional.linear([(conditional.boolean(), 1)], [0, 0], only_if=[conditional.boolean()])
+    weighed.minimise([(weighed.boolean(), 1)])
+    assert dimacs(conditional.to_text()) is dimacs(weighed.to_text()) is None
