@@ -246,8 +246,8 @@ class _Padded(NamedTuple):
 def in_orders(space: Space, orders: IntArray, pads: IntArray) -> tuple[IntArray, BoolArray]:
     """The pitches of many layouts, shape (layouts, dimensions), and which of them are valid.
 
-    The others tear vectors, misalign accesses or have too long a pad: `_pitches` and
-    `Congruences.hold`, of many at once.
+    The others tear vectors, misalign accesses or have too long a pad: `_pitches` and `Congruences.hold`, of
+    many at once.
 
     Args:
         orders: dimensions of more than one element, slowest first, shape (layouts, such dimensions).

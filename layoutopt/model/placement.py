@@ -369,10 +369,7 @@ def _folded(model: PlacementModel, padded: IntArray) -> IntArray | None:
 
     What lies in the tile's bytes stays where it is. The rest may go into any hole where it meets nothing of
     its phases; the solver chooses. None where elements are no chunks of their own, or it finds nothing.
-
-    Args:
-        model: of the tile.
-        padded: byte offset of each element.
+    `padded`: byte offset of each element.
     """
     element_bytes, chunk_bytes = model.tile.element_bytes, model.chunks.size
     offset = padded.ravel() // element_bytes  # in elements, by element
