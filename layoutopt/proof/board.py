@@ -212,8 +212,8 @@ def _board(trace: Trace, tile: Tile) -> Board:
     of_word = np.array(words, np.int64) // element_bytes
     vector_words = np.maximum(1, vectors.width[of_word] // bank_bytes).tolist()
     places = ((words - vectors.head[of_word] * element_bytes) // bank_bytes).tolist()
-    by_word = (dict(zip(words, values, strict=True)) for values in (vector_words, places))
-    board = Board((), *by_word, banks, bank_bytes)
+    held_by, place = (dict(zip(words, values, strict=True)) for values in (vector_words, places))
+    board = Board((), held_by, place, banks, bank_bytes)
     views = board.views()
     phases = []
     for kind, (weight, first) in gathered.items():
