@@ -26,7 +26,7 @@ is a handful of vectorised passes over contiguous memory, whatever the number of
 """
 
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -119,22 +119,23 @@ def addressing_lanes(active: BoolArray, operation: Operation) -> BoolArray:
 def _count_chunk(
     address: IntArray, active: BoolArray, width_bytes: int, rule: PhaseRule
 ) -> tuple[IntArray, IntArray, IntArray]:
-    """Wavefronts, ideal and occupied phases of each row, each of shape (rows,).
+    """Wavefronts, ideal and occupied phases of each instruction, three arrays of shape (instructions,).
 
     Words, or aligned vectors of words, are counted by `_count_units`; accesses whose words are requests of
-    their own, request by request.
+    their own, request by request. `address` and `active` have shape (instructions, lanes).
     """
     idle = None if active.all() else ~active
     words_per_lane = max(1, width_bytes // rule.bank_bytes)
-    merged = _pairs_agree(address, idle) if rule.merges_pairs else None
+    merged = _pairs_agree(address, idle) if rule.merges_pairs else None  # instructions whose phases merge
     if merged is not None and not merged.any():
         merged = None
     if rule.split_words or words_per_lane == 1:
         words = _units(address, rule.bank_bytes)
         if rule.row_words > 1:
-            # Words of one aligned group of row_words that share a bank count as one (Kepler).
-            group = rule.row_words.bit_length() - 1
-            words = (words >> group) * rule.banks + (words & (rule.banks - 1))
+            # Words of one aligned group of row_words that share a bank count as one (Kepler): the number that
+            # stands for them all has the group as its row, and keeps the bank.
+            group_bits = rule.row_words.bit_length() - 1
+            words = (words >> group_bits) * rule.banks + (words & (rule.banks - 1))
         requests = [_count_units(words + k, idle, merged, rule.banks, rule) for k in range(words_per_lane)]
         wavefronts, ideal, phases = (sum(counts) for counts in zip(*requests, strict=True))
         return wavefronts, ideal, phases
@@ -187,37 +188,39 @@ def _pairs_agree(address: IntArray, idle: BoolArray | None) -> BoolArray:
 def _count_units(
     unit: UIntArray, idle: BoolArray | None, merged: BoolArray | None, banks: int, rule: PhaseRule
 ) -> tuple[IntArray, IntArray, IntArray]:
-    """Wavefronts, ideal and occupied phases of each row, by the sorted keys of the module's text.
+    """Wavefronts, ideal and occupied phases of each instruction, from sorted keys.
 
     Args:
-        unit: uint32 or uint64, shape (rows, slots): number of the word, or vector, in memory. Slots
+        unit: uint32 or uint64, shape (instructions, slots): number of the word, or vector, in memory. Slots
             are the lanes, or the words of each lane in turn.
         idle: bool, same shape; None where every slot is in use.
-        merged: bool, shape (rows,): rows whose phases are served in pairs; None for none.
-        banks: banks of such units, a power of two.
+        merged: bool, shape (instructions,): those whose phases are served in pairs; None for none.
+        banks: banks of such units, a power of two; unit u lies in bank u % banks.
         rule: the phases, and how to count.
     """
-    rows, slots = unit.shape
+    instructions, slots = unit.shape
     slots_per_phase = slots // len(rule.phases)
-    keys, row_bits, idle_bit = _sorted_keys(unit, idle, merged, banks, rule)  # shape (rows, slots)
-    flat = keys.ravel()
-    differ = np.empty_like(flat)
+    keys = _sorted_keys(unit, idle, merged, banks, rule)
+    flat = keys.sorted.ravel()
+    differ = np.empty_like(flat)  # each key ^ the one before it: the fields in which they differ
     np.bitwise_xor(flat[1:], flat[:-1], out=differ[1:])
-    differ[::slots] = ~differ.dtype.type(0)  # a row's first key has nothing before it
-    another_word = differ != 0
-    same_bank = differ < differ.dtype.type(1 << row_bits)
-    if rule.serialises_equal:
-        takes_pass = same_bank if idle is None else same_bank & ((flat & idle_bit) == 0)
-    else:
-        takes_pass = same_bank & another_word
-    # Shape (rows, phases): the passes of the busiest bank but for the first; whether a slot is in use.
-    more_passes = _over_groups(np.maximum, _runs(same_bank, takes_pass), slots_per_phase).reshape(rows, -1)
-    occupied = (keys[:, ::slots_per_phase] & idle_bit) == 0
+    differ[::slots] = ~differ.dtype.type(0)  # an instruction's first key has nothing before it
+    another_unit = differ != 0
+    same_bank = differ < differ.dtype.type(1 << keys.row_bits)  # the fields above the row are equal
+
+    def in_use(where: BoolArray) -> BoolArray:
+        return where if idle is None else where & ((flat & keys.idle_bit) == 0)
+
+    # Beyond the first of its bank, what takes a pass of its own. The idle slots of a phase have one key.
+    takes_pass = in_use(same_bank) if rule.serialises_equal else same_bank & another_unit
+    more_passes = _over_groups(np.maximum, _runs(same_bank, takes_pass), slots_per_phase)
+    more_passes = more_passes.reshape(instructions, -1)  # by phase: passes of its busiest bank but the first
+    occupied = (keys.sorted[:, ::slots_per_phase] & keys.idle_bit) == 0  # idle slots come last
 
     distinct = None  # units of a phase, needed only where they may be more than banks
     if slots_per_phase * (1 if merged is None else 2) > banks:
-        firsts = another_word if idle is None else another_word & ((flat & idle_bit) == 0)
-        distinct = _over_groups(np.add, firsts.astype(np.uint16), slots_per_phase).reshape(rows, -1)
+        firsts = in_use(another_unit).astype(np.uint16)
+        distinct = _over_groups(np.add, firsts, slots_per_phase).reshape(instructions, -1)
     # The keys of a pair of phases are sorted together, and take up the places of both: what either half
     # holds is counted in the first.
     if merged is not None:
@@ -235,15 +238,23 @@ def _count_units(
     return wavefronts, _sum_phases(even * occupied), phases
 
 
+class _Keys(NamedTuple):
+    """An integer for each slot, of the fields phase, idle, bank and row in the bank, from the top."""
+
+    sorted: UIntArray  # shape (instructions, slots), rising in each instruction
+    row_bits: int  # of the lowest field, all that the others leave
+    idle_bit: np.unsignedinteger[Any]  # the field `idle`, as a mask; bank and row are then 0
+
+
 def _sorted_keys(
     unit: UIntArray, idle: BoolArray | None, merged: BoolArray | None, banks: int, rule: PhaseRule
-) -> tuple[UIntArray, int, np.unsignedinteger[Any]]:
-    """The module's keys, sorted in each row; the bits of a key's lowest field, and the mask of its idle bit.
+) -> _Keys:
+    """The keys of units, in each instruction by phase, then bank, then row; what is idle last in its phase.
 
     Arguments as for `_count_units`; keys are uint32 where all fields fit, else uint64.
     """
     phases, bank_bits = len(rule.phases), banks.bit_length() - 1
-    upper_bits = bank_bits + 1 + (phases - 1).bit_length()
+    upper_bits = bank_bits + 1 + (phases - 1).bit_length()  # of bank, idle and phase
     used = unit if idle is None else np.where(idle, 0, unit)
     if unit.itemsize == 4 and unit.size and int(used.max()) >> bank_bits >> (32 - upper_bits):
         unit = unit.astype(np.uint64)
@@ -256,17 +267,15 @@ def _sorted_keys(
     if idle is not None:
         np.copyto(keys, idle_bit, where=idle)
     if phases > 1:
-        phase = np.empty(sum(map(len, rule.phases)), unit.dtype)
+        phase_of = np.empty(sum(map(len, rule.phases)), unit.dtype)  # by lane, then by slot
         for p, lanes in enumerate(rule.phases):
-            phase[list(lanes)] = p
-        phase = phase.repeat(unit.shape[1] // len(phase))
-        shift = number(row_bits + bank_bits + 1)
-        if merged is None:
-            keys |= phase << shift
-        else:
-            keys |= np.where(merged[:, None], phase >> number(1), phase) << shift
+            phase_of[list(lanes)] = p
+        phase_of = phase_of.repeat(unit.shape[1] // len(phase_of))
+        if merged is not None:  # phases 0 and 1 become 0, 2 and 3 become 1
+            phase_of = np.where(merged[:, None], phase_of >> number(1), phase_of)
+        keys |= phase_of << number(row_bits + bank_bits + 1)
     keys.sort(axis=1)
-    return keys, row_bits, idle_bit
+    return _Keys(keys, row_bits, idle_bit)
 
 
 def _runs(same: BoolArray, costs: BoolArray) -> npt.NDArray[np.uint8]:
