@@ -163,7 +163,8 @@ def view_along(shape: tuple[int, ...], steps: list[Step]) -> View | None:
 
     Args:
         shape: of the tile.
-        steps: of the longest vector, from the step to its second element on.
+        steps: of the longest vector, from the step to its second element on; in each dimension, twice their
+            distances divide the extent.
 
     Returns:
         None where vectors run along the last dimension as it is, or have one element.
@@ -171,24 +172,29 @@ def view_along(shape: tuple[int, ...], steps: list[Step]) -> View | None:
     Raises:
         ProblemFileError: the coordinates would be cut into too many pieces.
     """
-    vector_dims = {step.dim for step in steps}
-    if steps == [Step(steps[0].dim, 1 << k) for k in range(len(steps))]:  # 1, 2, 4, ... of one dimension
-        (last,) = vector_dims or {len(shape) - 1}
-        if last == len(shape) - 1:
+    if not steps:
+        return None
+    vector_dim = steps[0].dim
+    if steps == [Step(vector_dim, 1 << k) for k in range(len(steps))]:
+        # Distances 1, 2, 4, ... of one dimension: it needs no cut, only the last place.
+        if vector_dim == len(shape) - 1:
             return None
-        order = [*(d for d in range(len(shape)) if d != last), last]
+        order = [*(d for d in range(len(shape)) if d != vector_dim), vector_dim]
         return View(shape, tuple((Digit(d, divide=1, size=shape[d], stride=1),) for d in order))
-    outer = []  # what is left of each coordinate between the bits that a vector's elements count
+    # A step of distance s flips the bit of its coordinate from s to 2*s. Each coordinate is cut around these
+    # bits: what is left between them becomes coordinates of the view, and the bits its last one.
+    outer = []
     for d, extent in enumerate(shape):
-        in_vector = sorted(step.distance for step in steps if step.dim == d)
-        cuts = sorted({1, *in_vector, *(2 * distance for distance in in_vector), extent})
-        pairs = [*itertools.pairwise(cuts)] or [(1, 1)]
-        outer += [(Digit(d, low, high // low, 1),) for low, high in reversed(pairs) if low not in in_vector]
+        distances = {step.distance for step in steps if step.dim == d}
+        cuts = sorted({1, *distances, *(2 * distance for distance in distances), extent})
+        parts = [*itertools.pairwise(cuts)] or [(1, 1)]  # from a cut to the next; one value where extent is 1
+        rest = [(low, high) for low, high in reversed(parts) if low not in distances]
+        outer += [(Digit(d, divide=low, size=high // low, stride=1),) for low, high in rest]
     inner: list[Digit] = []
     for k, (dim, distance) in enumerate(steps):
         before = inner[-1] if inner else None
         if before is not None and (before.dim, before.divide * before.size) == (dim, distance):
-            inner[-1] = replace(before, size=2 * before.size)
+            inner[-1] = replace(before, size=2 * before.size)  # the next bit of the same coordinate
         else:
             inner.append(Digit(dim, divide=distance, size=2, stride=1 << k))
     if len(outer) >= MAX_DIMS:
@@ -199,6 +205,8 @@ def view_along(shape: tuple[int, ...], steps: list[Step]) -> View | None:
 def vector_steps(access: Access, tile: Tile) -> list[Step]:
     """The steps of an access's vectors: element number b of a vector is the sum of the steps of b's set bits.
 
+    As many as double one element to the width of the access; the file may list more.
+
     Raises:
         ProblemFileError: the access has no vectors, or its `vector` makes no sense.
     """
@@ -207,14 +215,14 @@ def vector_steps(access: Access, tile: Tile) -> list[Step]:
     operation = parse_operation(access.op, access.single_width)
     if tile.packed > 1:
         raise ProblemFileError("vector", "elements that share bytes lie along the last dimension")
-    count = max(1, operation.width_bytes // tile.element_bytes).bit_length() - 1
+    count = max(1, operation.width_bytes // tile.element_bytes).bit_length() - 1  # 0 of a part of one
     if access.vector is None:
         return [Step(len(tile.shape) - 1, 1 << k) for k in range(count)]
     steps: list[Step] = []
     for k, vector in enumerate(access.vector):
         nonzero = [Step(d, distance) for d, distance in enumerate(vector) if distance]
-        one = len(nonzero) == 1 and nonzero[0].distance > 0 and nonzero[0].distance.bit_count() == 1
-        if len(vector) != len(tile.shape) or not one:
+        is_step = len(nonzero) == 1 and nonzero[0].distance > 0 and nonzero[0].distance.bit_count() == 1
+        if len(vector) != len(tile.shape) or not is_step:
             wanted = f"{len(tile.shape)} numbers, a power of two and else 0"
             raise ProblemFileError(f"vector[{k}]", f"expected {wanted}, got {list(vector)}")
         (step,) = nonzero
