@@ -94,20 +94,23 @@ def from_coordinates(data: Mapping[str, Any], head: Problem) -> Access:
     Raises:
         ProblemFileError: a field is wrong.
     """
-    coordinates = _integers(data["coordinates"], "coordinates", 3)
+    coordinates = _integers(data["coordinates"], "coordinates", ndim=3)
+    # The arrays may be large, or NumPy's: they are checked here, all else as the type says.
     other_fields = {key: value for key, value in data.items() if key not in ("coordinates", "active")}
     access = json_data.convert({**other_fields, "coordinates": ()}, ArrayAccess)
     operation = parse_operation(access.op, access.bytes)
     shape, (instructions, lanes, dims) = head.tile.shape, coordinates.shape
-    if lanes != (expected := _lanes_of(head.target) or lanes):
+    expected = _lanes_of(head.target)
+    if expected not in (None, lanes):
         raise ProblemFileError("coordinates", f"expected {expected} lanes on {head.target}, got {lanes}")
     if dims != len(shape):
         raise ProblemFileError("coordinates", f"expected {len(shape)} coordinates for each lane, got {dims}")
     warps = -(-head.threads // lanes)
-    # A lane beyond the last thread of the block takes part in nothing.
+    # A lane beyond the last thread of the block takes part in nothing. Warps take turns in the instructions.
     has_thread = np.arange(warps * lanes).reshape(warps, lanes) < head.threads
     active = _active(data.get("active"), has_thread[np.arange(instructions) % warps])
-    addressing = active & (np.arange(lanes) < (8 * operation.matrices or lanes))
+    address_lanes = operation.address_lanes(lanes)
+    addressing = active & (np.arange(lanes) < address_lanes)
     _check_inside(coordinates, addressing, shape)
     iterations = -(-instructions // warps)
     if iterations * warps * lanes > MAX_LANE_ACCESSES:
@@ -117,7 +120,7 @@ def from_coordinates(data: Mapping[str, Any], head: Problem) -> Access:
     missing = ((0, iterations * warps - instructions), (0, 0))  # warps of the last iteration: inactive
     starts, active = (np.pad(a, missing).reshape(iterations, warps, lanes) for a in (starts, active))
     fields = ("coordinates", "active")
-    found = index_fields_by_warp(starts, active, shape, head.threads, operation.matrices, fields)
+    found = index_fields_by_warp(starts, active, shape, head.threads, address_lanes, fields)
     return access.ordinary(index=tuple(found["index"]), loops=found.get("for", {}), where=found.get("where"))
 
 
@@ -133,18 +136,27 @@ def from_bases(data: Mapping[str, Any], head: Problem) -> Access:
     """
     access = json_data.convert(data, BasesAccess)
     tile = head.tile
-    lanes = _lanes_of(head.target) or 1 << len(access.bases.lane)
+    lanes = _lanes_of(head.target) or 1 << len(access.bases.lane)  # a bit for each vector
     with under("bases"):
         if sum(map(len, astuple(access.bases))) > MAX_BASES:
             raise ProblemFileError("", f"at most {MAX_BASES} vectors")
         parts = access.bases.of_block(tile.shape, head.threads, lanes)
-    coordinates = held_coordinates(parts, len(tile.shape))
+    coordinates = held_coordinates(parts, len(tile.shape))  # shape (threads, registers, dimensions)
+    # Each vector lies in the tile, but not their XOR where an extent is no power of two.
     if (coordinates >= np.array(tile.shape)).any():
         raise ProblemFileError("bases", f"the layout leaves the tile {list(tile.shape)}")
     if access.op not in ("load", "store", "cp.async"):
         raise ProblemFileError("op", f"expected load, store or cp.async, got {access.op!r}")
-    what = coordinates, tile.shape, tile.element_bytes, access.name, access.op, access.bytes
-    found = widest_access(*what, lanes=lanes, bytes_field="bytes")
+    found = widest_access(
+        coordinates,
+        tile.shape,
+        tile.element_bytes,
+        access.name,
+        access.op,
+        access.bytes,
+        lanes=lanes,
+        bytes_field="bytes",
+    )
     return json_data.convert({**found, "weight": access.weight, "notes": access.notes}, Access)
 
 

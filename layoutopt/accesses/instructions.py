@@ -133,9 +133,10 @@ def with_given_instructions(access: Access) -> Access:
 def vector_orders(free: Sequence[Owned], fixed: Sequence[Step]) -> list[tuple[Step, ...]]:
     """Candidate orders of elements in a vector: tuples of steps, each of which doubles the vector.
 
-    An access has a vector of an order as far as it has its steps (`Owned.steps`). An order is extended by
-    each step in turn: of those that leave the same accesses their vectors, by the one whose elements are
-    nearest in the file's order, as the others give vectors as wide. The rows of matrix instructions follow.
+    An access can be vectorised by an order if all steps are its own (`Owned.steps`), and by the first n steps
+    else. Each order is extended by one step more. Of the steps that leave the same accesses vectorised only
+    the best is tried, as the others give vectors of the same widths: the one between the elements that are
+    nearest in the order in which the threads have them. The rows of matrix instructions follow.
 
     Args:
         free: accesses whose instructions are free.
@@ -144,19 +145,22 @@ def vector_orders(free: Sequence[Owned], fixed: Sequence[Step]) -> list[tuple[St
     longest = (ROW_BYTES // free[0].size).bit_length() - 1  # steps of the widest vector
 
     def rank(step: Step) -> tuple[int, ...]:
-        nearness = sum(access.order_distance(step) for access in free if step in access.steps)
-        return nearness, -step.dim, step.distance
+        """Rises from the best step; of those as near, the last dimension and short steps come first."""
+        distance_in_order = sum(access.order_distance(step) for access in free if step in access.steps)
+        return distance_in_order, -step.dim, step.distance
 
     ranked = sorted({step for access in free for step in access.steps}, key=rank)
     orders: list[tuple[Step, ...]] = []
 
     def extend(order: tuple[Step, ...], vectorised: frozenset[int]) -> None:
-        """Add an order, a vector of the accesses with the numbers `vectorised`, and what extends it."""
+        """Add an order, by which the accesses with the numbers `vectorised` can be, and what extends it."""
         if len(orders) >= _MOST_ORDERS:
             return
         orders.append(order)
-        tried: set[frozenset[int]] = {frozenset()}
-        for step in ranked if len(order) < longest else ():
+        if len(order) >= longest:
+            return
+        tried: set[frozenset[int]] = {frozenset()}  # a step that leaves no access vectorised is none to try
+        for step in ranked:
             still = frozenset(a.number for a in free if a.number in vectorised and step in a.steps)
             if step not in order and still not in tried:
                 tried.add(still)
@@ -207,23 +211,26 @@ def accesses_in_order(owner: Owned, steps: Sequence[Step], head: Problem, device
         head: a problem with the tile, the threads and the target.
         device: whose instructions.
     """
-    row_steps = (ROW_BYTES // owner.size).bit_length() - 1
+    row_steps = (ROW_BYTES // owner.size).bit_length() - 1  # of 16 bytes: a matrix row, or the widest vector
     own_steps = next((k for k, step in enumerate(steps) if step not in owner.steps), len(steps))
     for count in range(min(own_steps, row_steps), -1, -1):
         operation = Operation(owner.kind, owner.size << count)
         if _is_served(operation, device):
             starts = owner.vector_starts(steps[:count])
             yield _access(owner, operation, steps[:count], starts, head, device)
+    # Each row of a matrix is held by four lanes, a word each, and its eight rows so by a warp of 32.
     if owner.size > WORD_BYTES or len(steps) < row_steps or device.lanes != 4 * ROWS:
-        return  # four lanes hold a row of a matrix, by a word each
-    row, word_steps = steps[:row_steps], (WORD_BYTES // owner.size).bit_length() - 1
-    plain = [(steps[:word_steps], False)]
+        return
+    row, word = steps[:row_steps], steps[: (WORD_BYTES // owner.size).bit_length() - 1]
+    if (plain := _matrix_access(owner, row, word, False, head, device)) is not None:
+        yield plain
+    if owner.size != 2:
+        return
     # Transposed, the two elements of a word lie in different rows: any step across rows may be theirs.
-    across = sorted(owner.steps.difference(row), key=owner.order_distance) if owner.size == 2 else []
-    for candidates in plain, [([step], True) for step in across]:
-        made = (_matrix_access(owner, row, word, transposed, head, device) for word, transposed in candidates)
-        if (access := next(filter(None, made), None)) is not None:
-            yield access
+    for step in sorted(owner.steps.difference(row), key=owner.order_distance):
+        if (transposed := _matrix_access(owner, row, [step], True, head, device)) is not None:
+            yield transposed
+            return
 
 
 def _matrix_access(
@@ -259,15 +266,19 @@ def _access(
         owner: the elements of the access.
         operation: what it becomes.
         steps: the order of elements in one of its vectors.
-        starts: first element of each vector or matrix row, shape (rounds * threads, iterations); -1 for none.
+        starts: first element of each vector or matrix row, shape (rounds * threads, instructions of a round),
+            by round and then by thread; -1 for none.
         head: a problem with the tile, the threads and the target.
         device: whose lanes address matrix rows.
     """
+    # Shape (threads, rounds * instructions): each is an iteration of the access.
     by_thread = starts.reshape(-1, head.threads, starts.shape[1]).swapaxes(0, 1).reshape(head.threads, -1)
     fields = (f"accesses[{owner.number}]",) * 2  # for errors, of elements and of active lanes
-    data = index_fields(by_thread, owner.shape, device.lanes, matrices=operation.matrices, fields=fields)
-    row_major = list(steps) == owner.last_dim_steps(1 << len(steps))
+    addressing = operation.address_lanes(device.lanes)
+    data = index_fields(by_thread, owner.shape, device.lanes, address_lanes=addressing, fields=fields)
+    along_last_dim = list(steps) == owner.last_dim_steps(1 << len(steps))
     dims = range(len(owner.shape))
+    vector = tuple(tuple(distance if d == dim else 0 for d in dims) for dim, distance in steps)
     return replace(
         with_fixed_lanes(owner.access),
         op=operation.text,
@@ -275,7 +286,7 @@ def _access(
         bytes=None if operation.matrices else operation.width_bytes,
         loops=data.get("for", {}),
         where=data.get("where"),
-        vector=None if row_major else tuple(tuple(far * (d == dim) for d in dims) for dim, far in steps),
+        vector=None if along_last_dim else vector,
     )
 
 

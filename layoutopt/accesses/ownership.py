@@ -81,7 +81,7 @@ class Ownership(Struct, frozen=True):
     def matrix_row_starts(
         self, operation: Operation, bits: int, lanes: int, row: Sequence[Step], word: Sequence[Step]
     ) -> IntArray | None:
-        """First elements that lanes address in instructions that hand every thread its own elements.
+        """The elements whose addresses lanes give, so that instructions hand every thread its own elements.
 
         Args:
             operation: of the instructions: matrices, or AMD's transposing loads.
@@ -91,28 +91,31 @@ class Ownership(Struct, frozen=True):
             word: steps between the elements that one register holds.
 
         Returns:
-            int64, shape (threads, instructions); None where they deliver other elements, or in another order.
+            int64, shape (threads, instructions), row-major indices, repeated where a lane gives no address;
+            None where instructions deliver other elements, or in another order.
         """
-        source_lane, position = register_sources(operation, bits, lanes)
-        values = position.shape[1]
+        source_lane, position = register_sources(operation, bits, lanes)  # of each lane's values
+        values = position.shape[1]  # that one instruction moves for a lane
         # The elements of each thread in the order of its registers: words in its order, each word's together.
         held = self.vector_starts(word)[..., None] + vector_offsets(word, self.shape)
         if (self.element < 0).any() or len(held) % lanes or held[0].size % values:
             return None
         instructions = held[0].size // values
-        held = held.reshape(-1, lanes, instructions, values).swapaxes(1, 2)  # by warp and instruction
-        # An element says in which row it lies, and at which position there.
+        # Shape (warps, instructions, lanes, values)
+        held = held.reshape(-1, lanes, instructions, values).swapaxes(1, 2)
+        # In memory, an element lies in the row of its vector, at the position that the steps to it count.
         row_start, position_held = self._vector_start(row, held), np.zeros_like(held)
         for k, step in enumerate(row):
             position_held |= self._in_second_half(step, held) << k
         if (position_held != position).any():
             return None
-        # So the lane from whose address a value comes must address its row; all values must agree on that.
+        # The lane at whose address a value is read has to give the address of its row. Of the several values
+        # of one lane's row the last writes that row here; then all are compared with it.
         starts = np.full(held.shape[:3], -1, np.int64)
         starts[..., source_lane] = row_start
         if (starts[..., source_lane] != row_start).any():
             return None
-        starts = starts[..., np.arange(lanes) % (ROWS * operation.matrices or lanes)]
+        starts = starts[..., np.arange(lanes) % operation.address_lanes(lanes)]
         return starts.swapaxes(1, 2).reshape(len(self.element), instructions)
 
     def _stride(self, dim: int) -> int:
@@ -173,16 +176,16 @@ def register_sources(operation: Operation, bits: int, lanes: int) -> tuple[IntAr
     Returns:
         (source lane, position in elements from its address), both int64 of shape (lanes, values).
     """
-    values = 8 * (WORD_BYTES * operation.matrices or operation.width_bytes) // bits
+    values = 8 * operation.lane_bytes // bits
     lane, value = np.broadcast_arrays(*np.indices((lanes, values), sparse=True))
-    if operation.kind == "load.tr":
-        within = lane % TR_LANES
-        return lane - within + value * (TR_LANES // values) + within // values, within % values
+    if operation.kind == "load.tr":  # value v is in row v, of which each lane addresses `values` elements
+        lanes_of_row, column = TR_LANES // values, lane % TR_LANES
+        return lane - column + lanes_of_row * value + column // values, column % values
     if not operation.matrices:
         return lane, value
     values_per_matrix = values // operation.matrices
     matrix, in_word = np.divmod(value, values_per_matrix)
-    across = values_per_matrix * (lane % 4) + in_word
+    across = values_per_matrix * (lane % 4) + in_word  # the place along what four lanes hold together
     row, position = (across, lane // 4) if operation.transposed else (lane // 4, across)
     return ROWS * matrix + row, position
 
@@ -226,6 +229,9 @@ def widest_access(
         lanes: of a warp.
         bytes_field: the option or field that gives the width, for errors.
 
+    Returns:
+        What a problem file says of it: `name`, `op`, `bytes` and what `index_fields` returns.
+
     Raises:
         ProblemFileError: the values do not lie `width_bytes` together, or follow no formula.
     """
@@ -256,13 +262,13 @@ def index_fields(
     lanes: int,
     *,
     active: BoolArray | None = None,
-    matrices: int = 0,
+    address_lanes: int | None = None,
     fields: tuple[str, str] = ("", ""),
 ) -> dict[str, Any]:
     """`index` of an access, `for` where there are several iterations, and `where` if some lanes are inactive.
 
-    Each coordinate is a formula by itself, or out of one for the row-major (or column-major) index, or else a
-    table.
+    Keys and values are those of a problem file. Each coordinate of `index` is a formula by itself, or out of
+    one for the row-major (or column-major) number of the element, or else a table.
 
     Args:
         starts: int64, shape (threads, iterations): row-major index of the element at each thread's address;
@@ -270,31 +276,25 @@ def index_fields(
         shape: of the tile.
         lanes: of a warp.
         active: bool, same shape: who takes part; if left out, who has an address.
-        matrices: of a matrix instruction, of which the first lanes of a warp, 8 a matrix, give addresses.
-        fields: what gave `starts`, and what gave `active`, for errors.
+        address_lanes: so many lanes of a warp, the first, give addresses; None for all.
+        fields: the fields that gave `starts` and `active`, for errors.
 
     Raises:
         ProblemFileError: no lane takes part, or no formula is found and a table would be too long.
     """
     threads, iterations = starts.shape
     active = starts >= 0 if active is None else active
-    addressing_lanes = ROWS * matrices or lanes
+    starts_field, active_field = fields
+    address_lanes = address_lanes or lanes
     # Only these addresses count: formulas may give others anything.
-    known = active & (starts >= 0) & (np.arange(threads) % lanes < addressing_lanes)[:, None]
+    known = active & (starts >= 0) & (np.arange(threads) % lanes < address_lanes)[:, None]
     if not known.any():
-        raise ProblemFileError(fields[1], "no lane with an address takes part")
+        raise ProblemFileError(active_field, "no lane with an address takes part")
     may_fit = starts.size <= _MAX_FITTED
     loops = {"i": iterations} if iterations > 1 else {}
 
     def formula(values: IntArray) -> Node | None:
-        return fit_threads(np.where(known, values, 0), lanes, known, addressing_lanes) if may_fit else None
-
-    def table_text(values: IntArray, field: str) -> str:
-        if values.size > MAX_ENTRIES:
-            raise ProblemFileError(
-                field, f"no formula gives them, and a table has at most {MAX_ENTRIES:,} entries"
-            )
-        return f"{values.T.ravel().tolist()}[tid{f' + {threads}*i' if loops else ''}]"
+        return fit_threads(np.where(known, values, 0), lanes, known, address_lanes) if may_fit else None
 
     coordinates = np.unravel_index(np.where(known, starts, 0), tuple(shape))
     nodes = [formula(values) for values in coordinates]
@@ -302,14 +302,24 @@ def index_fields(
     if any(node is None for node in nodes):
         nodes = _from_one_index(coordinates, shape, formula, ranges) or nodes
     index = [
-        table_text(values, fields[0]) if node is None else to_text(node)
+        _table(values, starts_field) if node is None else to_text(node)
         for node, values in zip(nodes, coordinates, strict=True)
     ]
     data: dict[str, Any] = {"index": index} | ({"for": loops} if loops else {})
     if not active.all():
         node = guard(np.ascontiguousarray(active), lanes) if may_fit else None
-        data["where"] = table_text(active.astype(np.int64), fields[1]) if node is None else to_text(node)
+        data["where"] = _table(active.astype(np.int64), active_field) if node is None else to_text(node)
     return data
+
+
+def _table(values: IntArray, field: str) -> str:
+    """An expression for values of shape (threads, iterations): all of them listed, and the thread's place."""
+    if values.size > MAX_ENTRIES:
+        wrong = f"no formula gives them, and a table has at most {MAX_ENTRIES:,} entries"
+        raise ProblemFileError(field, wrong)
+    threads, iterations = values.shape
+    place = f"tid + {threads}*i" if iterations > 1 else "tid"
+    return f"{values.T.ravel().tolist()}[{place}]"
 
 
 def index_fields_by_warp(
@@ -317,14 +327,14 @@ def index_fields_by_warp(
     active: BoolArray,
     shape: Sequence[int],
     threads: int,
-    matrices: int,
+    address_lanes: int,
     fields: tuple[str, str],
 ) -> dict[str, Any]:
     """`index_fields` of arrays of shape (iterations, warps, lanes); lanes beyond `threads` are left out."""
     iterations, _, lanes = starts.shape
     by_thread = starts.reshape(iterations, -1).T[:threads]
     active = active.reshape(iterations, -1).T[:threads]
-    return index_fields(by_thread, shape, lanes, active=active, matrices=matrices, fields=fields)
+    return index_fields(by_thread, shape, lanes, active=active, address_lanes=address_lanes, fields=fields)
 
 
 def _from_one_index(

@@ -81,6 +81,15 @@ class Operation(Struct, frozen=True):
         return KINDS[self.kind]
 
     @property
+    def lane_bytes(self) -> int:
+        """Bytes that each lane gives or receives: 4 of each matrix, else those at its address."""
+        return 4 * self.matrices or self.width_bytes
+
+    def address_lanes(self, lanes: int) -> int:
+        """How many of a warp's `lanes`, from the first on, give an address: 8 a matrix, else all."""
+        return 8 * self.matrices or lanes
+
+    @property
     def text(self) -> str:
         """What problem files call it, where its bytes are said beside it."""
         if self.matrices:

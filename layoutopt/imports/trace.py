@@ -102,7 +102,7 @@ class _Block:
         """The access of one site."""
         op, width = records[0][1].op, records[0][1].bytes
         operation = parse_operation(op, width, f"line {records[0][0]}, op")
-        addressed = 8 * operation.matrices or LANES  # lanes that give an address
+        addressed = operation.address_lanes(LANES)
         warps, trips = -(-self.threads // LANES), 1 + max(record.sequence for _, record in records)
         starts, active = np.full((trips, warps, LANES), -1), np.zeros((trips, warps, LANES), bool)
         for number, record in records:
@@ -119,7 +119,7 @@ class _Block:
             active[at] = int(record.active, 16) >> np.arange(LANES) & 1
             starts[at] = self._at(record, active[at] & (np.arange(LANES) < addressed), place)
         fields = (f"the addresses of {name!r}", f"the lanes of {name!r}")
-        index = index_fields_by_warp(starts, active, self.shape, self.threads, operation.matrices, fields)
+        index = index_fields_by_warp(starts, active, self.shape, self.threads, addressed, fields)
         return {"name": name, "op": op} | ({} if width is None else {"bytes": width}) | index
 
     def _at(self, record: Record, used: BoolArray, place: str) -> IntArray:

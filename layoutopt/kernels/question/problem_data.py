@@ -174,9 +174,9 @@ class _Question:
             name, fields = site.name, ("coordinates", "active")
             if names[name] > 1:
                 name = f"{name} ({names[name]})"
-            threads = self._evaluation.launch.threads
+            threads, address_lanes = self._evaluation.launch.threads, operation.address_lanes(LANES)
             with under(name):
-                found = index_fields_by_warp(starts, site.lanes, shape, threads, operation.matrices, fields)
+                found = index_fields_by_warp(starts, site.lanes, shape, threads, address_lanes, fields)
             width = {} if operation.matrices else {"bytes": operation.width_bytes}
             often = {"weight": site.weight} if site.weight > 1 else {}
             yield {"name": name, "op": operation.text, **width, **found, **often}
@@ -231,7 +231,7 @@ def _fits(sites: Sequence[Site]) -> bool:
             return False
         table = np.moveaxis(site.offset, 0, -1).reshape(warps * lanes, trips)
         known = np.moveaxis(site.lanes, 0, -1).reshape(warps * lanes, trips)
-        if known.any() and fit_threads(table, LANES, known, 8 * site.operation.matrices or LANES) is None:
+        if known.any() and fit_threads(table, LANES, known, site.operation.address_lanes(LANES)) is None:
             return False
     return True
 
