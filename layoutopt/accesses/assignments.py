@@ -83,9 +83,7 @@ class Work(Struct, frozen=True):
     segment: int  # units of a segment
     first: int  # the first thread that takes part
     threads: int  # how many take part, from `first` on
-    loops: Mapping[
-        str, int
-    ]  # trip counts of the access's loops: its iterations are rounds, in each all steps
+    loops: Mapping[str, int]  # trip counts of the access: its iterations are rounds, in each all steps
     slots: int  # threads that a segment takes; those beyond its units are idle
 
     @property
@@ -181,7 +179,10 @@ def work_of(problem: Problem, number: int, device: Device) -> tuple[Work, LaneTr
 
 
 def _work_of_lanes(problem: Problem, access: Access, lanes: LaneTrace) -> Work:
-    """The box that an access covers, each element once, by the threads from its first active to its last."""
+    """The box that an access covers, each element once, by the threads from its first active to its last.
+
+    `lanes` is the trace of the access with the lanes of the file's own index.
+    """
     does = lanes.operation.does
     if lanes.operation.matrices or does.adds:
         raise ProblemFileError("lanes", f"free lanes are for loads, stores and copies, not {does.short}")
@@ -194,16 +195,19 @@ def _work_of_lanes(problem: Problem, access: Access, lanes: LaneTrace) -> Work:
         raise ProblemFileError("where", "no lane takes part, so that nothing is covered")
     first, threads = int(active_threads[0]), int(active_threads[-1] - active_threads[0]) + 1
     shape, width = problem.tile.shape, lanes.width_elements
-    covered = np.sort(lanes.element[lanes.active])
-    if (twice := np.flatnonzero(covered[1:] == covered[:-1])).size:
-        element = [int(c) for c in np.unravel_index(covered[twice[0]], shape)]
+    starts = np.sort(lanes.element[lanes.active])  # the first element of each lane's access
+    if (twice := np.flatnonzero(starts[1:] == starts[:-1])).size:
+        element = [int(c) for c in np.unravel_index(starts[twice[0]], shape)]
         raise ProblemFileError("index", f"free lanes cover every element once; {element} is met twice")
-    starts = np.unravel_index(covered, shape)
-    begin = [int(c.min()) for c in starts]
-    end = [int(c.max()) + 1 for c in starts[:-1]] + [int(starts[-1].max()) + width]
-    if math.prod(high - low for low, high in zip(begin, end, strict=True)) != len(covered) * width:
+    coordinates = np.unravel_index(starts, shape)
+    begin = [int(x.min()) for x in coordinates]
+    end = [int(x.max()) + 1 for x in coordinates]
+    end[-1] += width - 1
+    # Accesses start at multiples of their width: distinct ones as many as fill the box cover it once.
+    if math.prod(high - low for low, high in zip(begin, end, strict=True)) != len(starts) * width:
         raise ProblemFileError("index", "free lanes cover a box of the tile, without gaps")
-    work = work_on_box(problem, access, begin, end, first, threads, width)
+    work = work_on_box(problem, access, begin, end, first=first, threads=threads, width=width)
+    # The file's own loops stay where they can count rounds and, the last of them, the steps of a unit.
     last_loop_steps = work.steps == 1 or next(reversed(access.loops.values()), 1) == work.steps
     if iterations == work.rounds * work.steps and last_loop_steps:
         work = replace(work, loops=access.loops)
@@ -215,6 +219,7 @@ def work_on_box(
     access: Access,
     begin: Sequence[int],
     end: Sequence[int],
+    *,
     first: int,
     threads: int,
     width: int,
@@ -237,16 +242,16 @@ def work_on_box(
     """
     tile, dims = problem.tile, len(problem.tile.shape)
     order = global_order(access, dims)
-    fast, last = order[-1], dims - 1
+    fast, last = order[-1], dims - 1  # dimensions: the fastest in global memory, and that of wide accesses
     in_global = access.global_ or GlobalSide()
-    fast_width = width if fast == last else 1  # elements of an access along the fastest dimension
-    fast_bits = fast_width * tile.element_bits
+    fast_width = width if fast == last else 1  # elements of an access to the tile along the fastest dimension
+    fast_bits = fast_width * tile.element_bits  # which are contiguous in global memory
     moved_bytes = in_global.bytes or max(1, fast_bits // 8)  # by one global access
-    if 8 * moved_bytes % fast_bits and 8 * moved_bytes > fast_bits:
+    if 8 * moved_bytes > fast_bits and 8 * moved_bytes % fast_bits:
         wrong = f"{moved_bytes} bytes are no whole number of accesses to the tile"
         raise ProblemFileError("global.bytes", wrong)
     steps = max(1, 8 * moved_bytes // fast_bits)
-    unit = [1] * dims
+    unit = [1] * dims  # its extents
     unit[last] = width
     unit[fast] *= steps
     extents = []
@@ -258,12 +263,13 @@ def work_on_box(
                 f"the {end[d] - begin[d]} that are covered",
             )
         extents.append((end[d] - begin[d]) // unit[d])
-    contiguous, unit_bytes = in_global.contiguous or moved_bytes, max(moved_bytes, fast_bits // 8)
+    contiguous = in_global.contiguous or moved_bytes  # bytes of a segment
+    unit_bytes = max(moved_bytes, fast_bits // 8)
     segment = _segment(contiguous, moved_bytes, unit_bytes, line_units=extents[fast])
     work = Work(
         origin=tuple(begin), unit=tuple(unit), extents=tuple(extents), order=order, steps=steps,
         stride=fast_width, segment=segment, first=first, threads=threads, loops={}, slots=segment,
-    )  # fmt: skip
+    )  # fmt: skip # no slot is idle, and loops follow
     return work.with_own_loops()
 
 
@@ -292,7 +298,7 @@ def unit_coordinates(
 
     Args:
         work: what is covered.
-        assignment: which unit a number means.
+        assignment: where the unit of each number lies.
         number: of the unit, any shape.
         step: which access to the unit, 0 for the first; of a shape that broadcasts.
     """
@@ -309,32 +315,30 @@ def unit_coordinates(
 
 
 def lanes_under(work: Work, assignment: Assignment, lanes: LaneTrace, shape: Sequence[int]) -> LaneTrace:
-    """The lanes of an access under an assignment.
+    """The trace of an access under an assignment, of the warps up to the last that takes part.
 
     Args:
         work: what it covers.
-        assignment: which unit a number means.
-        lanes: of the access under any assignment: operation, rule and weight stay.
+        assignment: where the unit of each number lies; a thread has number `tid + work.threads * round`.
+        lanes: the trace under any other assignment: operation, rule and weight stay.
         shape: of the tile.
     """
-    warp_lanes = lanes.element.shape[1]
-    tid: IntArray = np.arange(work.threads)
+    warp_lanes, end = lanes.element.shape[1], work.first + work.threads
+    tid: IntArray = np.arange(work.threads)  # from 0 for the first thread that takes part
     rounds = np.arange(work.rounds)[:, None]
     if assignment.swapped_tid is not None:
         tid = evaluate(assignment.swapped_tid, {"tid": tid, ROUND: rounds})
     number: IntArray = np.broadcast_to(tid + work.threads * rounds, (work.rounds, work.threads))
-    has_unit = (number < work.units) & (number % work.slots < work.segment)
-    number = np.where(has_unit, number, 0)[:, None, :]
+    has_unit = (number < work.units) & (number % work.slots < work.segment)  # no idle slot
+    # From here on by round, step and thread, the order of warp instructions.
+    has_unit = has_unit[:, None, :]
+    number = np.where(has_unit, number[:, None, :], 0)
     x = unit_coordinates(work, assignment, number, np.arange(work.steps)[None, :, None])
-    whole = [np.broadcast_to(values, (work.rounds, work.steps, work.threads)) for values in x]
-    end = work.first + work.threads
-    block_threads = -(-end // warp_lanes) * warp_lanes
-    element = np.zeros((work.rounds, work.steps, block_threads), np.int64)
+    element = np.zeros((work.rounds, work.steps, -(-end // warp_lanes) * warp_lanes), np.int64)
     active = np.zeros(element.shape, bool)
-    element[:, :, work.first : end] = np.ravel_multi_index(whole, tuple(shape))
-    active[:, :, work.first : end] = has_unit[:, None, :]
-    element = np.where(active, element, 0)
-    weight = np.full(element.size // warp_lanes, lanes.weight[0], np.int64)
+    active[:, :, work.first : end] = has_unit
+    element[:, :, work.first : end] = np.where(has_unit, np.ravel_multi_index(x, tuple(shape)), 0)
+    weight = np.full(element.size // warp_lanes, lanes.weight[0], np.int64)  # free lanes weigh one number
     rows = (-1, warp_lanes)
     return replace(lanes, element=element.reshape(rows), active=active.reshape(rows), weight=weight)
 
@@ -344,12 +348,13 @@ def with_assignment(work: Work, assignment: Assignment, access: Access, block_th
 
     Args:
         work: what it covers: a box, cut into the units that a thread moves at once (see the module).
-        assignment: which unit a number means; a thread has the number `tid + work.threads * round`.
+        assignment: where the unit of each number lies; a thread has number `tid + work.threads * round`.
         access: with free lanes.
         block_threads: of which `work.threads` take part.
     """
-    coordinates, (round_, step) = _coordinates_in_units(work, assignment), _round_and_step(work)
-    # `tid` of the threads that take part: the first two limits below exclude the others.
+    coordinates = _coordinates_in_units(work, assignment)
+    round_, step = _round_and_step(work)  # expressions over the loop variables
+    # `tid` of the threads that take part alone: `where` excludes the others.
     ranges = {"tid": (work.first, work.first + work.threads - 1)} | {
         name: (0, trips - 1) for name, trips in work.loops.items()
     }
@@ -361,21 +366,35 @@ def with_assignment(work: Work, assignment: Assignment, access: Access, block_th
         tid = read_inside(swapped, {**ranges, "tid": (0, block_threads - 1)})
     index, fastest = [], work.order[-1]
     for d, units in enumerate(coordinates):
-        units = through_xor(substituted(units, {"tid": tid, ROUND: round_}))  # so that more cancels
+        # Taking quotients and remainders of both sides of ^ lets more of them cancel.
+        units = through_xor(substituted(units, {"tid": tid, ROUND: round_}))
         x = Op("+", (Const(work.origin[d]), Op("*", (Const(work.unit[d]), units))))
         if d == fastest and work.steps > 1:
             x = Op("+", (x, Op("*", (Const(work.stride), step))))
         index.append(to_text(simplify(x, ranges)))
-    unit_number = Op("+", (tid, Op("*", (Const(work.threads), round_))))
-    limits = [f"tid >= {work.first}"] * (work.first > 0)
-    limits += [f"tid < {work.first + work.threads}"] * (work.first + work.threads < block_threads)
-    if work.rounds * work.threads > work.units:
-        limits.append(f"{to_text(simplify(unit_number, ranges))} < {work.units}")
-    if work.slots > work.segment:  # so that segments keep to warps, threads beyond a segment's units are idle
-        slot = simplify(Op("%", (unit_number, Const(work.slots))), ranges)
-        limits.append(f"{to_text(slot)} < {work.segment}")
-    where = " and ".join(limits) or None
+    number = Op("+", (tid, Op("*", (Const(work.threads), round_))))
+    where = _has_unit(work, number, ranges, block_threads)
     return replace(with_fixed_lanes(access), index=tuple(index), loops=dict(work.loops), where=where)
+
+
+def _has_unit(
+    work: Work, number: Node, ranges: Mapping[str, tuple[int, int]], block_threads: int
+) -> str | None:
+    """The predicate of the threads, of all in the block, that move a unit; None where all always do.
+
+    `number` is that of a thread's unit, over variables in `ranges`, which hold for `work.threads`.
+    """
+    limits, end = [], work.first + work.threads
+    if work.first > 0:
+        limits.append(f"tid >= {work.first}")
+    if end < block_threads:
+        limits.append(f"tid < {end}")
+    if work.rounds * work.threads > work.units:
+        limits.append(f"{to_text(simplify(number, ranges))} < {work.units}")
+    if work.slots > work.segment:  # so that segments keep to warps, threads beyond a segment's units are idle
+        slot = simplify(Op("%", (number, Const(work.slots))), ranges)
+        limits.append(f"{to_text(slot)} < {work.segment}")
+    return " and ".join(limits) or None
 
 
 def _coordinates_in_units(work: Work, assignment: Assignment) -> list[Node]:
@@ -419,7 +438,7 @@ def _digit_of_number(work: Work, divide: int, size: int) -> Node:
 
     Where it can be, it is a digit of `tid` alone, of `i` alone, or the sum of one of each, which cost less.
     """
-    threads, tid, i = work.threads, Var("tid"), Var("i")
+    threads, tid, i = work.threads, Var("tid"), Var(ROUND)
     is_slowest = divide * size == work.units
 
     def within(node: Node, extent: int) -> Node:

@@ -116,13 +116,13 @@ def from_cover(data: Mapping[str, Any], head: Problem) -> Access:
         if not low < high <= tile.shape[d]:
             wanted = f"0 <= first < end <= {tile.shape[d]}"
             raise ProblemFileError(f"covers[{d}]", f"expected {wanted}, got [{low}, {high}]")
-    threads, moved = _threads_and_elements(access, head)
+    threads, moved = _threads_and_elements(access, head)  # elements of a piece
     if box[-1][0] % moved:
         wrong = f"a piece is {moved} elements and starts at a multiple of them"
         raise ProblemFileError(f"covers[{dims - 1}]", wrong)
-    plain = access.ordinary(index=(0,) * dims)
+    plain = access.ordinary(index=(0,) * dims)  # until the index is known
     begin, end = zip(*box, strict=True)
-    work = work_on_box(head, plain, begin, end, 0, threads, moved)
+    work = work_on_box(head, plain, begin, end, first=0, threads=threads, width=moved)
     if access.loops:
         given, needed = math.prod(access.loops.values()), work.rounds * work.steps
         if given != needed:
