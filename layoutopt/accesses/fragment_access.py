@@ -127,8 +127,8 @@ class _Along(NamedTuple):
     """
 
     at: IntArray  # int64, shape (lanes, warps, values), as in `Fragment`
-    stride: int
-    repeat: int
+    stride: int  # from one repetition to the next
+    repeat: int  # instructions of a warp along the coordinate
     groups: _Groups
 
 
@@ -142,8 +142,12 @@ class _Move(Struct, frozen=True):
     values: int  # that one instruction moves for a lane
     pieces: int  # instructions that move all values
     loops: dict[str, int]  # over repetitions, where there are several: `m_step` counts those along m
-    warp_shift: int  # added to a warp's number so that, modulo all warps that take part, the first is 0
     active_warps: range | None  # the warps that take part; None for all
+
+    @property
+    def warp_shift(self) -> int:
+        """What is added to a warp's number so that, modulo the warps that take part, the first is 0."""
+        return -self.active_warps.start % len(self.active_warps) if self.active_warps is not None else 0
 
     def where(self, given: str | None, warps: int) -> str | None:
         """The predicate of an access whose own one is `given`, in a block of `warps` warps."""
@@ -190,7 +194,7 @@ def from_fragment(data: Mapping[str, Any], head: Problem) -> Access:
             index.append(parse(str(text), variables))
     _verify(move, index, access, threads)
 
-    coordinates = {c: _coordinate(move, c) for c in fragment.extent}
+    coordinates = {c: _coordinate(move, c) for c in fragment.extent}  # m, n or k over lane, warp and loops
     ranges = expression_ranges(threads, fragment.lanes, loops)
     texts = tuple(to_text(simplify(substituted(node, coordinates), ranges)) for node in index)
     where = move.where(access.where, threads // fragment.lanes)
@@ -204,22 +208,13 @@ def _move(access: FragmentAccess, tile: Tile, threads: int) -> _Move:
     coordinate of `repeat` together: ldmatrix.x4 takes two fragments of two matrices.
     """
     fragment = _in_tile_elements(_find(access.fragment), tile)
-    operation = parse_operation(access.op, access.bytes)
+    operation, values = _operation_and_values(access, tile.element_bits)
     repeat: dict[str, int] = {str(coordinate): count for coordinate, count in access.repeat.items()}
     for c in repeat:
         if c not in fragment.extent:
             known = " and ".join(fragment.extent)
             raise ProblemFileError("repeat", f"{access.fragment} has {known}, not {c}")
-    bits = tile.element_bits
-    if operation.kind == "load.tr" and not access.op.endswith(f"b64_tr_b{bits}"):
-        other = f"the tile's elements have {bits}, and the op is {access.op}"
-        wrong = f"ds_read_b64_tr_b16, b8 and b4 move fragments of as many bits; {other}"
-        raise ProblemFileError("op", wrong)
-    moved_bits = 8 * (4 * operation.matrices or operation.width_bytes)  # a lane has 4 bytes of each matrix
-    if moved_bits % bits or (operation.matrices and bits > 32) or (operation.transposed and bits != 16):
-        raise ProblemFileError("op", f"{access.op} does not move elements of {bits} bits")
-    values = moved_bits // bits
-    at, stride = fragment.at, dict(fragment.extent)
+    at, stride = fragment.at, dict(fragment.extent)  # by coordinate, as in `_Along`
     if values > fragment.values:
         c = next(iter(repeat), "")
         together = values // fragment.values  # fragments that one instruction moves
@@ -230,29 +225,49 @@ def _move(access: FragmentAccess, tile: Tile, threads: int) -> _Move:
                 f"{access.op} moves {values} values a lane and {fragment.name} has {fragment.values}: the "
                 f"first coordinate of repeat must be repeated a multiple of {together} times, but {given}",
             )
-        shifts = {d: stride[c] * np.arange(together) * (d == c) for d in at}
-        at = {d: np.concatenate([t + shift for shift in shifts[d]], axis=2) for d, t in at.items()}
+        # The values of a lane in the first of these fragments, then in the next one along c, and so on.
+        shifts = range(0, together * stride[c], stride[c])
+        at = {
+            d: np.concatenate([table + (shift if d == c else 0) for shift in shifts], axis=2)
+            for d, table in at.items()
+        }
         stride[c] *= together
         repeat[c] //= together
-    held_values = max(fragment.values, values)
+    held_values = max(fragment.values, values)  # of a lane, in the fragments that instructions move together
     if held_values % values:
         wrong = f"{access.op} moves {values} values a lane, but a lane holds {held_values}"
         raise ProblemFileError("op", wrong)
     groups = _groups(access, fragment, threads)
-    active_warps, warp_shift = None, 0
+    active_warps = None
     if (first := access.first_warp) is not None:
         warps = fragment.warps * math.prod(of_coordinate.extent for of_coordinate in groups.values())
-        active_warps, warp_shift = range(first, first + warps), -first % warps
+        active_warps = range(first, first + warps)
+    one_group = _Groups(divide=1, extent=1)
     along = {
-        c: _Along(table, stride[c], repeat.get(c, 1), groups.get(c, _Groups(1, 1))) for c, table in at.items()
+        c: _Along(table, stride[c], repeat.get(c, 1), groups.get(c, one_group)) for c, table in at.items()
     }
     loops = {f"{c}_step": count for c, count in repeat.items() if count > 1}
     pieces = held_values // values
-    return _Move(fragment, along, operation, values, pieces, loops, warp_shift, active_warps)
+    return _Move(fragment, along, operation, values, pieces, loops, active_warps)
+
+
+def _operation_and_values(access: FragmentAccess, bits: int) -> tuple[Operation, int]:
+    """The instruction, and how many values of so many bits it moves for a lane; ProblemFileError if none."""
+    operation = parse_operation(access.op, access.bytes)
+    if operation.kind == "load.tr" and not access.op.endswith(f"b64_tr_b{bits}"):
+        other = f"the tile's elements have {bits}, and the op is {access.op}"
+        wrong = f"ds_read_b64_tr_b16, b8 and b4 move fragments of as many bits; {other}"
+        raise ProblemFileError("op", wrong)
+    moved_bits = 8 * operation.lane_bytes
+    if moved_bits % bits or (operation.matrices and bits > 32) or (operation.transposed and bits != 16):
+        raise ProblemFileError("op", f"{access.op} does not move elements of {bits} bits")
+    return operation, moved_bits // bits
 
 
 def _groups(access: FragmentAccess, fragment: Fragment, threads: int) -> dict[str, _Groups]:
-    """How the groups of warps lie along m, n and perhaps k.
+    """How groups of warps lie along m, n and, if the file says so, k; one in each where it says nothing.
+
+    A group is as many warps as hold one fragment. All of the block take part, unless `first_warp` is given.
 
     Raises:
         ProblemFileError: `warps` and `first_warp` do not name the warps of the block.
@@ -280,8 +295,10 @@ def _groups(access: FragmentAccess, fragment: Fragment, threads: int) -> dict[st
     elif total != block_groups:
         hint = "; first_warp says which, where not all take part" if total < block_groups else ""
         raise ProblemFileError("warps", f"{text} is not {block_groups}, which {threads} threads make{hint}")
-    divides = itertools.accumulate(counts, operator.mul, initial=1)
-    return {c: _Groups(divide, n) for c, divide, n in zip(COORDINATES, divides, counts, strict=False)}
+    divides = itertools.accumulate(counts, operator.mul, initial=1)  # a group's number counts along m first
+    # strict=False: there may be no count along k, and one product is left over.
+    by_coordinate = zip(COORDINATES, divides, counts, strict=False)
+    return {c: _Groups(divide=divide, extent=count) for c, divide, count in by_coordinate}
 
 
 def _coordinate(move: _Move, c: str) -> Node:
@@ -310,9 +327,10 @@ def _verify(move: _Move, index: list[Node], access: FragmentAccess, threads: int
     """Compare where every register's element lies in the tile with where the instruction takes it from.
 
     An instruction takes what follows a lane's address along the last dimension. `index` holds the tile's
-    coordinates over m, n, k, lane, warp and loops.
+    coordinates over m, n, k, tid, lane, warp and loops.
     """
     held, loops = move.fragment, access.loops | move.loops
+    # All arrays below have these axes, or one value along some of them.
     extents = (held.lanes, threads // held.lanes, move.pieces, *loops.values())
     if math.prod(extents) * move.values > MAX_PLACES:
         raise ProblemFileError("for", f"more than {MAX_PLACES} elements are moved; shorten the loops")
@@ -321,19 +339,18 @@ def _verify(move: _Move, index: list[Node], access: FragmentAccess, threads: int
     variables |= dict(zip(loops, iterations, strict=True))
 
     def tile_coordinates(holder: IntArray, value: IntArray) -> list[IntArray]:
-        """Of the elements that lanes `holder` hold as their values `value`."""
+        """By dimension, of the elements that lanes `holder` hold as their values `value`."""
         env = dict(variables)
         for c, along in move.along.items():
-            number = (warp + move.warp_shift) // held.warps // along.groups.divide % along.groups.extent
-            step = variables.get(f"{c}_step", np.zeros(1, np.int64))
+            group = (warp + move.warp_shift) // held.warps // along.groups.divide % along.groups.extent
+            step = variables.get(f"{c}_step", np.zeros(1, np.int64))  # without such a loop: repeat is 1
             place = along.at[holder, warp % held.warps, value]
-            env[c] = place + along.stride * (along.repeat * number + step)
+            env[c] = place + along.stride * (along.repeat * group + step)
         with under("index"):
             return [np.broadcast_to(evaluate(node, env), extents) for node in index]
 
-    *outer, last = tile_coordinates(*move.holder(lane, piece))
-    elements = (16 if move.operation.matrices else move.operation.width_bytes) * 8 // held.bits
-    for e in range(1, elements):
+    *outer, last = tile_coordinates(*move.holder(lane, piece))  # of the element at each lane's address
+    for e in range(1, 8 * move.operation.width_bytes // held.bits):
         _check_equal(tile_coordinates(*move.holder(lane, piece, e)), [*outer, last + e], access)
 
 
