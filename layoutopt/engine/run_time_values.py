@@ -27,7 +27,7 @@ or fewer where instructions are many.
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -101,40 +101,41 @@ def choices(problem: Problem, looped: Trace, device: Device) -> dict[str, Choice
     for i, (access, lanes) in enumerate(zip(problem.accesses, looped.accesses, strict=True)):
         if access.any:
             with under(f"accesses[{i}]"):
-                size = problem.tile.storage.element_bytes
-                found[access.name] = _choice(access, lanes, warps, size)
+                found[access.name] = _choice(access, lanes, warps, problem.tile.storage.element_bytes)
     return found
 
 
-def _choice(access: Access, lanes: LaneTrace, warps: int, size: int) -> ChoiceTrace:
-    """The run-time choices of one access's lanes; `warps` of the block, `size` the bytes of an element."""
+def _choice(access: Access, lanes: LaneTrace, warps: int, element_bytes: int) -> ChoiceTrace:
+    """The run-time choices of one access's lanes, in a block of so many warps.
+
+    `lanes` is its trace with a loop over the values inside all others (`with_loops`).
+    """
     values, width = math.prod(access.any.values()), lanes.operation.width_bytes
     weight = lanes.weight.reshape(-1, values, warps)
     if (weight != weight[:, :1]).any():
         raise ProblemFileError("weight", "a weight cannot depend on values of `any`")
-    # From (iterations x values x warps, lanes) to (iterations x warps, lanes, values).
+    # From (iterations x values x warps, lanes) to (iterations x warps, lanes, values): what each may choose.
     split = np.where(lanes.active, lanes.element, -1).reshape(-1, values, warps, lanes.element.shape[1])
-    element = np.ascontiguousarray(split.transpose(0, 2, 3, 1)).reshape(-1, split.shape[3], values)
-    number_of: dict[bytes, int] = {}
-    number = np.array([number_of.setdefault(one.tobytes(), len(number_of)) for one in element], np.int64)
-    distinct = element[np.unique(number, return_index=True)[1]]
+    choice = np.ascontiguousarray(split.transpose(0, 2, 3, 1)).reshape(-1, split.shape[3], values)
+    number_of: dict[bytes, int] = {}  # of equal instructions, by their choices; the first one gets 0
+    number = np.array([number_of.setdefault(one.tobytes(), len(number_of)) for one in choice], np.int64)
+    distinct = choice[np.unique(number, return_index=True)[1]]
     if len(distinct) > MAX_DISTINCT:
         what = f"{len(distinct):,} instructions choose from different elements"
         raise ProblemFileError("any", f"{what}, of at most {MAX_DISTINCT:,}")
-    apart_bytes, rule = max(width, size), lanes.rule
+    apart_bytes, rule = max(width, element_bytes), lanes.rule
     if width > (row_bytes := rule.banks * rule.bank_bytes):
         wider = f"accesses wider than the {row_bytes} bytes of a row of banks"
         raise ProblemFileError("bytes", f"values known only at run time are not counted for {wider}")
-    _, banks, requests = _units(lanes.operation, rule)
-    per_unit = _elements_per_word(apart_bytes, rule)
+    units, per_unit = _units(lanes.operation, rule), _elements_per_word(apart_bytes, rule)
     least = []
     for elements in current().each(distinct):
         # Elements stand for addresses: both differ in every layout, or in none.
         of_phases = (
-            _least(choice, banks, per_unit, rule.serialises_equal) + rule.extra_wavefronts
-            for choice in _phases(elements, elements, rule)
+            _least(of_phase, units.banks, per_unit, rule.serialises_equal) + rule.extra_wavefronts
+            for of_phase in _phases(elements, elements, rule)
         )
-        least.append(requests * sum(of_phases))
+        least.append(units.requests * sum(of_phases))
     return ChoiceTrace(
         replace(lanes, weight=weight[:, 0].ravel()),
         access.any_is,
@@ -148,14 +149,20 @@ def _choice(access: Access, lanes: LaneTrace, warps: int, size: int) -> ChoiceTr
 # Units: what lanes choose from --------------------------------------------------------------
 
 
-def _units(operation: Operation, rule: PhaseRule) -> tuple[int, int, int]:
-    """Bytes of a unit, banks of such units, and requests of an instruction, all alike.
+class _Units(NamedTuple):
+    """What one lane moves in one request: a word, or an aligned vector.
 
-    A unit is what one lane moves in one request: a word, or an aligned vector that meets others in all its
-    banks or in none.
+    Vectors meet in all their banks or in none: they count as words of fewer and wider banks.
     """
+
+    size: int  # bytes
+    banks: int  # of such units
+    requests: int  # of an instruction, all alike
+
+
+def _units(operation: Operation, rule: PhaseRule) -> _Units:
     words = max(1, operation.width_bytes // rule.bank_bytes)
-    return words * rule.bank_bytes, rule.banks // words, words if rule.split_words else 1
+    return _Units(words * rule.bank_bytes, rule.banks // words, words if rule.split_words else 1)
 
 
 def _elements_per_word(apart_bytes: int, rule: PhaseRule) -> int:
@@ -165,11 +172,11 @@ def _elements_per_word(apart_bytes: int, rule: PhaseRule) -> int:
 
 def _unit_at(address: IntArray, operation: Operation, rule: PhaseRule) -> IntArray:
     """The number of the unit at each address; -1 for address -1."""
-    unit_bytes, banks, _ = _units(operation, rule)
-    unit = np.where(address < 0, -1, address // unit_bytes)
-    if rule.row_words > 1 and unit_bytes == rule.bank_bytes:
+    units = _units(operation, rule)
+    unit = np.where(address < 0, -1, address // units.size)
+    if rule.row_words > 1 and units.size == rule.bank_bytes:
         # Kepler: words of one aligned group that share a bank count as one.
-        unit = np.where(unit < 0, -1, unit // rule.row_words * banks + unit % banks)
+        unit = np.where(unit < 0, -1, unit // rule.row_words * units.banks + unit % units.banks)
     return unit
 
 
@@ -227,16 +234,16 @@ def _by_lane(lane: IntArray, unit: IntArray, lanes: int) -> list[list[int]]:
 
 def _worst(address: IntArray, operation: Operation, rule: PhaseRule) -> tuple[int, int]:
     """Wavefronts and phases of one instruction; `address` has shape (lanes, values), -1 for none."""
-    _, banks, requests = _units(operation, rule)
-    phases = _phases(_unit_at(address, operation, rule), address, rule)
-    most = sum(_most(choice, banks, rule.serialises_equal) + rule.extra_wavefronts for choice in phases)
-    return requests * most, requests * len(phases)
+    units, phases = _units(operation, rule), _phases(_unit_at(address, operation, rule), address, rule)
+    most = sum(_most(choice, units.banks, rule.serialises_equal) + rule.extra_wavefronts for choice in phases)
+    return units.requests * most, units.requests * len(phases)
 
 
 def _most(choice: IntArray, banks: int, serialises_equal: bool) -> int:
     """Wavefronts of one phase at worst: the most lanes that may choose distinct units of one bank.
 
-    `choice`: the units that each lane may choose, shape (lanes, values), -1 for none.
+    `choice`: the units that each lane may choose, shape (lanes, values), -1 for none. With `serialises_equal`
+    lanes that choose one unit are served one by one, so that they need not be distinct.
     """
     lane, unit = _lane_unit_pairs(choice)
     bank = unit % banks
@@ -248,13 +255,14 @@ def _most(choice: IntArray, banks: int, serialises_equal: bool) -> int:
         return int(bank_lanes.max())
     bank_units = np.bincount(_distinct(unit) % banks, minlength=banks)
     bank_pairs = np.bincount(bank, minlength=banks)
-    limit = np.minimum(bank_lanes, bank_units)
-    by_bank, ends = np.argsort(bank, kind="stable"), np.cumsum(bank_pairs)
+    limit = np.minimum(bank_lanes, bank_units)  # no matching is larger
+    by_bank, ends = np.argsort(bank, kind="stable"), np.cumsum(bank_pairs)  # pairs of bank b end at ends[b]
     most = 0
     for b in np.argsort(-limit, kind="stable").tolist():
         if limit[b] <= most:
             break
-        # Each unit is of one lane, or all lanes may choose all of them: the matching is as large as can be.
+        # As many pairs as units: each unit is of one lane. As many as can be: all lanes may choose all of
+        # them. Either way the matching reaches the limit, which no bank behind this one exceeds.
         if bank_pairs[b] in (bank_units[b], bank_units[b] * bank_lanes[b]):
             return int(limit[b])
         pairs = by_bank[ends[b] - bank_pairs[b] : ends[b]]
@@ -272,19 +280,20 @@ def _least(choice: IntArray, banks: int, per_unit: int, serialises_equal: bool) 
         serialises_equal: whether lanes that choose one element are served one by one.
     """
     lane, element = _lane_unit_pairs(choice)
-    lanes_of = np.bincount(element)  # of each element, that may choose it
-    lanes_of = lanes_of[lanes_of > 0]
-    lanes = 1 + int(np.count_nonzero(np.diff(lane)))  # that may choose any
+    lanes_of = np.bincount(element)
+    lanes_of = lanes_of[lanes_of > 0]  # of each element that is chosen from: how many lanes may choose it
+    lanes = 1 + int(np.count_nonzero(np.diff(lane)))  # that may choose any; pairs are sorted by lane
     if serialises_equal:
         return max(int(lanes_of.max()), -(-lanes // banks))
     at_once = banks * per_unit  # elements that one wavefront serves at most
     least = 1
     if lanes > banks:  # lanes can choose as many different elements as a matching has
         least = -(-matching(_by_lane(lane, element, lanes)) // at_once)
-    elements = 0  # that `count` lanes at least may choose
+    elements = 0  # that `count` lanes at least may choose, each of them
     for count, more in sorted(Counter(lanes_of.tolist()).items(), reverse=True):
         elements += more
-        # Some bank holds so many units of these elements, and `count` lanes can choose `count` of them.
+        # Some bank holds at least as many units of these elements as an even spread gives it, and so many
+        # lanes, up to `count`, can choose one each.
         least = max(least, min(count, -(-elements // at_once)))
     return least
 
@@ -309,17 +318,19 @@ def matching(reach: Sequence[Sequence[int]]) -> int:
 
 
 def _expected(address: IntArray, access: ChoiceTrace, which: int) -> tuple[float, float, float]:
-    """Expected wavefronts, ideal and phases of distinct instruction `which`; `address`: (lanes, values)."""
+    """Expected wavefronts, ideal and phases of row `which` of `access.distinct`.
+
+    `address`: of each choice, shape (lanes, values); -1 where the lane then takes no part.
+    """
     operation, rule = access.lanes.operation, access.lanes.rule
     if rule.merges_pairs:
         return _sampled(address, access, which)
-    units: IntArray = np.sort(_unit_at(address, operation, rule), axis=1)
-    active = units[:, -1] >= 0
-    phases = [units[[lane for lane in lanes if active[lane]]] for lanes in rule.phases]
+    choice: IntArray = np.sort(_unit_at(address, operation, rule), axis=1)  # rising, so -1 comes first
+    active = choice[:, -1] >= 0
+    phases = [choice[[lane for lane in lanes if active[lane]]] for lanes in rule.phases]
     if any((phase != phase[:1]).any() for phase in phases):  # lanes that choose from different words
         return _sampled(address, access, which)
-    _, banks, requests = _units(operation, rule)
-    values = address.shape[1]
+    units, values = _units(operation, rule), address.shape[1]
     wavefronts = ideal = occupied = 0.0
     for phase in phases:
         if not len(phase):
@@ -327,18 +338,18 @@ def _expected(address: IntArray, access: ChoiceTrace, which: int) -> tuple[float
         choices: IntArray = phase[0]  # those of all lanes
         chosen, times = np.unique(choices[choices >= 0], return_counts=True)
         chance = dict(zip(chosen.tolist(), (times / values).tolist(), strict=True))
-        absent = 1 - int(times.sum()) / values
+        absent = 1 - int(times.sum()) / values  # how likely a lane takes no part
         some_lane = 1 - absent ** len(phase)  # how likely the phase is served at all
         extra = some_lane * rule.extra_wavefronts
-        most = _expected_most(chance, absent, len(phase), banks, rule.serialises_equal)
+        most = _expected_most(chance, absent, len(phase), units.banks, rule.serialises_equal)
         least = some_lane  # one wavefront, whatever is chosen
         # Elements are units of their own, equally likely, and so for all lanes alike: spread evenly.
         if _elements_per_word(access.apart_bytes, rule) == 1 and len(set(chance.values())) == 1:
             spread = dict(enumerate(chance.values()))
-            least = _expected_most(spread, absent, len(phase), banks, rule.serialises_equal)
-        wavefronts += requests * (most + extra)
-        ideal += requests * (least + extra)
-        occupied += requests * some_lane
+            least = _expected_most(spread, absent, len(phase), units.banks, rule.serialises_equal)
+        wavefronts += units.requests * (most + extra)
+        ideal += units.requests * (least + extra)
+        occupied += units.requests * some_lane
     return wavefronts, ideal, occupied
 
 
@@ -356,7 +367,7 @@ def _sampled(address: IntArray, access: ChoiceTrace, which: int) -> tuple[float,
 def _expected_most(
     chance: dict[int, float], absent: float, lanes: int, banks: int, serialises_equal: bool
 ) -> float:
-    """The sum over m of P(the busiest bank serves more than m), lanes choosing independently of each other.
+    """Expected passes of the busiest bank: the sum over m of P(it serves more than m), lanes independent.
 
     With word w chosen with probability p_w, P(no bank serves more than m distinct words) is k! times the
     coefficient of z^k, for k lanes, in the product over banks of the sum over j <= m of the elementary
@@ -380,12 +391,12 @@ def _expected_most(
     for m in range(lanes):
         series = _exponential(absent, lanes)
         for ps, count in sorted(banks_of.items()):
-            factor = factors[ps][: m + 1].sum(axis=0)
+            factor = factors[ps][: m + 1].sum(axis=0)  # of a bank that serves at most m
             for _ in range(count):
                 series = np.convolve(series, factor)[: lanes + 1]
         # The series are in z * lanes, so that no coefficient leaves the range of a double.
-        within = float(series[lanes]) * math.exp(math.lgamma(lanes + 1) - lanes * math.log(lanes))
-        expected += max(0.0, 1 - within)
+        none_more = float(series[lanes]) * math.exp(math.lgamma(lanes + 1) - lanes * math.log(lanes))
+        expected += max(0.0, 1 - none_more)
     return expected
 
 
