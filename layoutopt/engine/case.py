@@ -72,13 +72,11 @@ class Case(Struct, frozen=True):
 
     asked: Problem  # the problem as its file has it
     problem: Problem  # the same with one width for each access; its elements may share bytes
-    # The same over whole bytes, with vectors along the last dimension: what layouts are sought and counted
-    # for
+    # The same over whole bytes, with vectors along the last dimension: layouts are sought and counted for it
     lowered: Problem
     view: View | None  # how `lowered` has the coordinates, where that is another order; else None
     device: Device
-    # What the accesses of `lowered` touch, access by access; where lanes choose, in an iteration for each
-    # value
+    # What the accesses of `lowered` touch; where lanes choose, in an iteration for each value
     lanes: Trace
     # The same, each able to count; where lanes choose, over all their values
     accesses: tuple[CountedAccess, ...]
@@ -391,16 +389,18 @@ def check_claims(problem: Problem, gpu: Device, result: Result) -> None:
 def _check_allowed(problem: Problem, result: Result, layout: Layout) -> None:
     """Check that a layout is one of those that the problem allows: ProblemFileError."""
     limits = problem.layout
-    for field, most in (("bytes", limits.max_bytes), ("alignment_bytes", limits.alignment_bytes)):
-        limit = "max_bytes" if field == "bytes" else field
-        if most is not None and (given := getattr(result, field) or 0) > most:
+    for field, limit in (("bytes", "max_bytes"), ("alignment_bytes", "alignment_bytes")):
+        most, given = getattr(limits, limit), getattr(result, field) or 0
+        if most is not None and given > most:
             raise ProblemFileError(field, f"layout.{limit} of the problem is {most}, the result has {given}")
-    if problem.is_dictated:  # by the hardware, which has the rest in modes of its own
+    if problem.is_dictated:  # by the hardware: families, orders and pitches are those of its modes
         return
     used = {*families_of(layout), *(result.family or "none").split("+")} - {"none"}
     allowed = {*(limits.families or used)}
-    allowed |= {"xor"} if "matrix" in allowed else set()  # which flips bits, too
-    allowed |= {"order"} if limits.order is not None else set()
+    if "matrix" in allowed:  # it flips bits, which `families_of` calls xor
+        allowed.add("xor")
+    if limits.order is not None:
+        allowed.add("order")
     if other := sorted(used - allowed):
         names = ", ".join(limits.families or ())
         raise ProblemFileError(
@@ -412,7 +412,8 @@ def _check_allowed(problem: Problem, result: Result, layout: Layout) -> None:
         raise ProblemFileError("layout", f"layout.order of the problem is {list(limits.order)}, not its own")
     pitch = limits.pitch_multiple_bytes or 1
     step = pitch // math.gcd(pitch, layout.element_bytes)  # elements
-    no_pitches = bool(layout.lookup or layout.interval[1])
+    no_pitches = bool(layout.lookup or layout.interval[1])  # a table, or a pad that is not of rows
+    # Strides of all digits but the last, which runs along a row, are pitches.
     if step > 1 and (no_pitches or any(digit.stride % step for digit in digits[:-1])):
         required = f"layout.pitch_multiple_bytes of the problem is {pitch}"
         raise ProblemFileError("layout", f"{required}, of which its pitches, in bytes, are no multiples")

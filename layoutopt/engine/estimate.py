@@ -75,9 +75,7 @@ class Terms(Struct, frozen=True):
     waits: float = 0  # iterations of loads whose predicate changes from iteration to iteration
     branches: float = 0  # iterations of any access under such a predicate with long index code
     instructions: float = 0  # of the index code of all warps
-    cost: int = (
-        0  # instructions of all accesses' index code, of one thread, without weights, as results count
-    )
+    cost: int = 0  # instructions of the index code of one thread, without weights, as results count them
 
     def cycles(self, timing: Timing) -> float:
         """Cycles of one pass of a block that has the multiprocessor to itself."""
@@ -180,11 +178,11 @@ def terms(case: Case, layout: Layout | Node) -> Terms:
     for lanes, count, index in zip(case.lanes.accesses, case.count(table), code, strict=True):
         weights = lanes.weight / case.lanes.weight_unit  # of warp instructions: by iteration, then by warp
         weight, does, code_cost = float(weights.mean()), lanes.operation.does, index.instructions
-        issued = np.where(count.phases > 0, weights, 0.0)
+        issued = np.where(count.phases > 0, weights, 0.0)  # a warp without an active lane issues nothing
         wavefronts = count.wavefronts * weights
-        by_warp = (part.reshape(code_cost.iterations, -1).sum(axis=0) for part in (wavefronts, issued))
-        most, most_issued = (float(part.max(initial=0)) for part in by_warp)
-        memory.append(Memory(float(wavefronts.sum()), warp_wavefronts=most, warp_instructions=most_issued))
+        of_warps = (part.reshape(code_cost.iterations, -1).sum(axis=0) for part in (wavefronts, issued))
+        most_wavefronts, most_issued = (float(part.max(initial=0)) for part in of_warps)  # of one warp
+        memory.append(Memory(float(wavefronts.sum()), most_wavefronts, most_issued))
         total["lines"] += float((_further_lines(lanes, table) * weights).sum())
         total["accesses"] += weight
         total["copies"] += weight * does.copies
@@ -194,10 +192,10 @@ def terms(case: Case, layout: Layout | Node) -> Terms:
         total["instructions"] += weight * warps * code_cost.total
         if index.active is not None and names(index.active) - {"tid"}:  # a predicate that loops change
             iterations = weight * float(issued.reshape(code_cost.iterations, -1).any(axis=1).sum())
-            total["waits"] += (
-                iterations * does.returns
-            )  # loads of several iterations are not in flight at once
-            total["branches"] += iterations * (code_cost.looped / code_cost.iterations >= _BRANCHED)
+            if does.returns:  # loads of several iterations are not in flight at once
+                total["waits"] += iterations
+            if code_cost.looped / code_cost.iterations >= _BRANCHED:
+                total["branches"] += iterations
     return Terms(tuple(memory), **total, cost=sum(index.instructions.total for index in code))
 
 
