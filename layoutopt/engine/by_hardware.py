@@ -67,17 +67,17 @@ def check_direct_loads(lanes: Trace, table: IntArray) -> None:
     for access in lanes.accesses:
         if access.operation.kind != "load.lds":
             continue
-        width = access.operation.width_bytes
-        base_of = table[access.element] - width * np.arange(access.element.shape[1])  # as each lane needs it
-        first = access.active.argmax(axis=1)
-        base = base_of[np.arange(len(base_of)), first][:, None]
-        wrong = access.active & (base_of != base)
+        width, offset = access.operation.width_bytes, table[access.element]
+        needed_base = offset - width * np.arange(offset.shape[1])  # lane l writes at the base + l * width
+        first = access.active.argmax(axis=1)  # lane, of each instruction
+        base = np.take_along_axis(needed_base, first[:, None], axis=1)
+        wrong = access.active & (needed_base != base)
         if wrong.any():
-            row, lane = (int(k) for k in np.argwhere(wrong)[0])
-            apart = width * (lane - int(first[row]))
+            row, lane = np.argwhere(wrong)[0].tolist()
+            start = int(first[row])
             raise LayoutError(
-                f"access {access.name!r}: lane {lane} writes {apart} bytes behind lane {first[row]}, and its "
-                f"element lies {apart + int(base_of[row, lane] - base[row, 0])} behind"
+                f"access {access.name!r}: lane {lane} writes {width * (lane - start)} bytes behind lane "
+                f"{start}, and its element lies {int(offset[row, lane] - offset[row, start])} behind"
             )
 
 
@@ -97,10 +97,10 @@ def _tensor_map(use: HardwareUse, tile: Tile, offsets: IntArray) -> TensorMap:
         offsets: byte offset of every element, in the tile's shape.
     """
     order = use.order or tuple(range(offsets.ndim))
-    turned = offsets.transpose(order)  # slowest dimension first
+    turned = offsets.transpose(order)  # slowest dimension first, as in all boxes below
     asked = tuple(use.box[d] for d in order) if use.box is not None else None
-    best: tuple[Mode, tuple[int, ...], IntArray] | None = None  # mode, box, and where each starts
-    best_rank = (turned.size + 1, 0)
+    best: tuple[Mode, tuple[int, ...], IntArray] | None = None  # mode, extents of a box, starts of all boxes
+    best_rank = (turned.size + 1, 0)  # worse than any
     # Modes that swizzle most first, though the rank prefers the others: they fill more with a box, and what
     # takes more boxes than the best need not be looked at.
     for mode in sorted(_allowed(use), key=lambda mode: -len(mode.xor)):
@@ -108,7 +108,7 @@ def _tensor_map(use: HardwareUse, tile: Tile, offsets: IntArray) -> TensorMap:
             rank = turned.size // math.prod(box), len(mode.xor)  # boxes, bits of the swizzle
             if rank >= best_rank:
                 break  # _boxes yields the fewest boxes first
-            if rank[0] % (use.multicast or 1):
+            if rank[0] % (use.multicast or 1):  # so many blocks copy the same number of boxes each
                 continue
             starts = _box_starts(turned, box, tile.element_bytes, mode)
             if starts is not None:
@@ -120,15 +120,15 @@ def _tensor_map(use: HardwareUse, tile: Tile, offsets: IntArray) -> TensorMap:
         raise LayoutError(f"no tensor map of mode {names} fills {size} in this layout")
     mode, box, starts = best
     kind = map_element(use, tile)
-    inner = box[-1] * tile.element_bytes // ELEMENT_BYTES[kind]
+    row = box[-1] * tile.element_bytes // ELEMENT_BYTES[kind]  # in elements of the map
     return TensorMap(
         mode=mode.short,
         swizzle=mode.spelling,
         code=mode.code,
         data_type=f"CU_TENSOR_MAP_DATA_TYPE_{DATA_TYPES[kind]}",
         boxes=len(starts),
-        box=tuple(box[order.index(d)] for d in range(len(order))),
-        box_dim=(inner, *reversed(box[:-1])),
+        box=tuple(box[order.index(d)] for d in range(len(order))),  # by dimension of the tile
+        box_dim=(row, *reversed(box[:-1])),  # fastest first
         order=order,
         box_offsets=tuple(starts.tolist()),
         alignment_bytes=mode.alignment_bytes,
@@ -139,16 +139,18 @@ def _tensor_map(use: HardwareUse, tile: Tile, offsets: IntArray) -> TensorMap:
 def _boxes(
     turned: IntArray, use: HardwareUse, tile: Tile, mode: Mode, asked: tuple[int, ...] | None
 ) -> list[tuple[int, ...]]:
-    """Boxes of which the edges of the first lie as the mode has them, from the fewest boxes to the most.
+    """Extents of boxes, the first of which lies at its edges as the mode has it; from the fewest boxes on.
 
     Their extents divide the tile's, slowest dimension first, or are those asked for. Only the last element of
     an edge is looked at: `_box_starts` looks at all of each box that is left.
     """
     rules, size, dims = engine("tma"), tile.element_bytes, turned.ndim
     unit = ELEMENT_BYTES[map_element(use, tile)]
-    first = mode.flipped(int(turned[(0,) * dims]))
-    boxes: dict[tuple[int, ...], int] = {(): size}  # extents of the dimensions so far: bytes of all together
+    first = mode.flipped(int(turned[(0,) * dims]))  # flipped undoes the swizzle, or makes it
+    # Extents of the dimensions so far, and the bytes of such a box: the step along the next dimension.
+    boxes: dict[tuple[int, ...], int] = {(): size}
     for d in reversed(range(dims)):
+        # Offsets of the elements along dimension d that have coordinate 0 in all others.
         edge = turned[tuple(slice(None) if k == d else 0 for k in range(dims))].tolist()
         extents = _divisors(len(edge)) if asked is None else [asked[d]]
         if d == dims - 1:  # rows of whole chunks within the span, counted in elements of the map
@@ -220,13 +222,13 @@ def _matrix(access: Access, use: HardwareUse, tile: Tile, offsets: IntArray) -> 
     """
     rules, size = engine(use.engine), tile.element_bytes
     k_dim, mn_dims = matrix_dims(use, offsets.ndim)
-    rest = [d for d in range(offsets.ndim) if d != k_dim and d not in mn_dims]
-    extent = math.prod(offsets.shape[d] for d in mn_dims)
-    rows, depth = instruction_rows(access, tile), rules.k_bytes // size  # elements of M or N, and of K
+    number_dims = [d for d in range(offsets.ndim) if d != k_dim and d not in mn_dims]
+    rows, depth = instruction_rows(access, tile), rules.k_bytes // size  # of an instruction: M or N, and K
     assert rows is not None  # checked when the problem was read
-    turned = offsets.transpose([*rest, *mn_dims, k_dim])
-    turned = turned.reshape([*turned.shape[: len(rest)], extent, offsets.shape[k_dim]])
-    operands = _cut(turned, (*(1 for _ in rest), rows, depth)).reshape(-1, rows, depth)
+    # Shape (matrices, M or N, K), then (instructions, rows, depth)
+    turned = offsets.transpose([*number_dims, *mn_dims, k_dim])
+    turned = turned.reshape(-1, math.prod(offsets.shape[d] for d in mn_dims), offsets.shape[k_dim])
+    operands = _cut(turned, (1, rows, depth)).reshape(-1, rows, depth)
     for mode in _allowed(use):  # in the order of the data file, and the first that reads all
         for major in _majors(use, rules, size):
             # `flipped` undoes the mode's XOR. The first operand by itself excludes most modes.
@@ -265,7 +267,7 @@ def _majors(use: HardwareUse, rules: Engine, size: int) -> tuple[str, ...]:
 
 
 def _fields(operands: IntArray, size: int, mode: Mode, major: str) -> tuple[int, int, IntArray] | None:
-    """Leading and stride byte offset and the starts, where one descriptor reads every operand.
+    """Leading and stride byte offset, and the start of each operand; None where no one descriptor reads all.
 
     The canonical layouts of the PTX ISA, in bytes, T elements to 16 bytes, c the contiguous dimension, r the
     other one, S the span:
@@ -287,16 +289,16 @@ def _fields(operands: IntArray, size: int, mode: Mode, major: str) -> tuple[int,
     r, c = np.arange(table.shape[1])[:, None], np.arange(table.shape[2])
     starts: IntArray = table[:, 0, 0]
     inside = table - starts[:, None, None]
-    page = span // size
-    across = int(inside[0, ATOM_ROWS, 0]) if table.shape[1] > ATOM_ROWS else 0
-    along = int(inside[0, 0, page]) if table.shape[2] > page else 0
+    page = span // size  # elements of a span
+    across = int(inside[0, ATOM_ROWS, 0]) if table.shape[1] > ATOM_ROWS else 0  # from 8 rows to the next 8
+    along = int(inside[0, 0, page]) if table.shape[2] > page else 0  # from a span to the next in the same row
     expected = r % ATOM_ROWS * span + r // ATOM_ROWS * across + c % page * size + c // page * along
     # Descriptors hold starts and offsets in units of 16 bytes.
     if (inside != expected).any() or (starts % 16).any() or across % 16 or along % 16:
         return None
     if not (0 <= across < _OFFSET_END and 0 <= along < _OFFSET_END):
         return None
-    # A pattern begins at its alignment: what lies before a start is a part of a row of the pattern.
+    # A pattern begins at its alignment, as no base offset is given: a start may lie in its first row alone.
     if mode.xor and (starts % mode.alignment_bytes >= span).any():
         return None
     if major == "K" and mode.xor:
