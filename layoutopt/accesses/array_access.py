@@ -147,16 +147,8 @@ def from_bases(data: Mapping[str, Any], head: Problem) -> Access:
         raise ProblemFileError("bases", f"the layout leaves the tile {list(tile.shape)}")
     if access.op not in ("load", "store", "cp.async"):
         raise ProblemFileError("op", f"expected load, store or cp.async, got {access.op!r}")
-    found = widest_access(
-        coordinates,
-        tile.shape,
-        tile.element_bytes,
-        access.name,
-        access.op,
-        access.bytes,
-        lanes=lanes,
-        bytes_field="bytes",
-    )
+    how = access.name, access.op, access.bytes
+    found = widest_access(coordinates, tile.shape, tile.element_bytes, *how, lanes=lanes, bytes_field="bytes")
     return json_data.convert({**found, "weight": access.weight, "notes": access.notes}, Access)
 
 
