@@ -200,13 +200,12 @@ def _work_of_lanes(problem: Problem, access: Access, lanes: LaneTrace) -> Work:
         element = [int(c) for c in np.unravel_index(starts[twice[0]], shape)]
         raise ProblemFileError("index", f"free lanes cover every element once; {element} is met twice")
     coordinates = np.unravel_index(starts, shape)
-    begin = [int(x.min()) for x in coordinates]
-    end = [int(x.max()) + 1 for x in coordinates]
-    end[-1] += width - 1
+    widths = (*(1 for _ in shape[1:]), width)  # of an access along each dimension
+    box = [(int(x.min()), int(x.max()) + w) for x, w in zip(coordinates, widths, strict=True)]
     # Accesses start at multiples of their width: distinct ones as many as fill the box cover it once.
-    if math.prod(high - low for low, high in zip(begin, end, strict=True)) != len(starts) * width:
+    if math.prod(high - low for low, high in box) != len(starts) * width:
         raise ProblemFileError("index", "free lanes cover a box of the tile, without gaps")
-    work = work_on_box(problem, access, begin, end, first=first, threads=threads, width=width)
+    work = work_on_box(problem, access, box, first=first, threads=threads, width=width)
     # The file's own loops stay where they can count rounds and, the last of them, the steps of a unit.
     last_loop_steps = work.steps == 1 or next(reversed(access.loops.values()), 1) == work.steps
     if iterations == work.rounds * work.steps and last_loop_steps:
@@ -215,14 +214,7 @@ def _work_of_lanes(problem: Problem, access: Access, lanes: LaneTrace) -> Work:
 
 
 def work_on_box(
-    problem: Problem,
-    access: Access,
-    begin: Sequence[int],
-    end: Sequence[int],
-    *,
-    first: int,
-    threads: int,
-    width: int,
+    problem: Problem, access: Access, box: Sequence[tuple[int, int]], *, first: int, threads: int, width: int
 ) -> Work:
     """How a box of the tile is cut into units and segments.
 
@@ -233,7 +225,7 @@ def work_on_box(
     Args:
         problem: the tile, and its threads.
         access: who covers the box, and what it keeps to in global memory.
-        begin, end: coordinates of the box's first element, and one behind its last.
+        box: for each dimension, the coordinate of its first element, and one behind its last.
         first, threads: the first thread that takes part, and how many do from there on.
         width: elements of one access along the last dimension.
 
@@ -255,19 +247,20 @@ def work_on_box(
     unit[last] = width
     unit[fast] *= steps
     extents = []
-    for d in range(dims):
-        if (end[d] - begin[d]) % unit[d]:
+    for d, (low, high) in enumerate(box):
+        if (high - low) % unit[d]:
             raise ProblemFileError(
                 "global.bytes" if steps > 1 else "bytes",
                 f"a thread moves {unit[d]} elements along dimension {d} at once, which do not divide "
-                f"the {end[d] - begin[d]} that are covered",
+                f"the {high - low} that are covered",
             )
-        extents.append((end[d] - begin[d]) // unit[d])
+        extents.append((high - low) // unit[d])
     contiguous = in_global.contiguous or moved_bytes  # bytes of a segment
     unit_bytes = max(moved_bytes, fast_bits // 8)
     segment = _segment(contiguous, moved_bytes, unit_bytes, line_units=extents[fast])
+    origin = tuple(low for low, _ in box)
     work = Work(
-        origin=tuple(begin), unit=tuple(unit), extents=tuple(extents), order=order, steps=steps,
+        origin=origin, unit=tuple(unit), extents=tuple(extents), order=order, steps=steps,
         stride=fast_width, segment=segment, first=first, threads=threads, loops={}, slots=segment,
     )  # fmt: skip # no slot is idle, and loops follow
     return work.with_own_loops()

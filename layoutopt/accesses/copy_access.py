@@ -74,7 +74,8 @@ def from_copy(data: Mapping[str, Any], head: Problem) -> Access:
             must = f"must lie along the last dimension and divide its extent, {tile.shape[-1]}"
             raise ProblemFileError("bytes", f"{copy.bytes} bytes are {moved} elements, which {must}")
     plain = access.ordinary(index=(0,) * dims, bytes=copy.bytes, order=order)
-    work = work_on_box(head, plain, (0,) * dims, tile.shape, first=0, threads=threads, width=moved)
+    box = [(0, extent) for extent in tile.shape]
+    work = work_on_box(head, plain, box, first=0, threads=threads, width=moved)
     return with_assignment(work, work.natural, plain, head.threads)
 
 
@@ -121,8 +122,7 @@ def from_cover(data: Mapping[str, Any], head: Problem) -> Access:
         wrong = f"a piece is {moved} elements and starts at a multiple of them"
         raise ProblemFileError(f"covers[{dims - 1}]", wrong)
     plain = access.ordinary(index=(0,) * dims)  # until the index is known
-    begin, end = zip(*box, strict=True)
-    work = work_on_box(head, plain, begin, end, first=0, threads=threads, width=moved)
+    work = work_on_box(head, plain, box, first=0, threads=threads, width=moved)
     if access.loops:
         given, needed = math.prod(access.loops.values()), work.rounds * work.steps
         if given != needed:
