@@ -207,8 +207,7 @@ def _bulk_copy(use: HardwareUse, tile: Tile, offsets: IntArray) -> BulkCopy:
         raise LayoutError(f"a copy of {use.bytes} bytes is torn")
     if (starts % rules.base_bytes).any():
         raise LayoutError(f"a copy does not begin at a multiple of {rules.base_bytes} bytes")
-    starts_bytes, alignment_bytes = tuple(starts.tolist()), rules.base_bytes
-    return BulkCopy(use.bytes, copies=len(rows), starts=starts_bytes, alignment_bytes=alignment_bytes)
+    return BulkCopy(use.bytes, len(rows), starts=tuple(starts.tolist()), alignment_bytes=rules.base_bytes)
 
 
 # Matrices --------------------------------------------------------------------------------------

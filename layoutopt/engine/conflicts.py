@@ -66,7 +66,7 @@ class Counts(Struct, frozen=True):
 def count_wavefronts(
     byte_address: IntArray, active: BoolArray, operation: Operation, rule: PhaseRule
 ) -> Counts:
-    """Count the wavefronts of warp instructions.
+    """Wavefronts, ideal and occupied phases of warp instructions.
 
     Args:
         byte_address: int64, shape (instructions, lanes): shared-memory address of each lane, not

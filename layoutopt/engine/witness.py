@@ -73,23 +73,24 @@ def serve(
     """The phases of one warp instruction that have an active lane, with every word that they touch.
 
     Args:
-        address: byte address of each lane.
+        address: byte address of each lane; of inactive ones, anything.
+        active: of each lane, whether it takes part.
+        operation: the instruction.
+        device: who serves it.
     """
     rule = device.rule(operation)
     served = []
     for lanes, touches in _requests(address, active, operation, rule):
         passes: list[list[Touch]] = []
-        # By bank, and what the bank serves in one pass: a touch, a word, or the words of one group (Kepler).
-        pass_of: dict[tuple[int, int], int] = {}
-        bank_passes: dict[int, int] = {}
+        # By bank: the pass in which it serves each touch, word, or group of words of one row (Kepler).
+        pass_of: dict[int, dict[int, int]] = {}
         for k, touch in enumerate(touches):
-            key = touch.bank, k if rule.serialises_equal else touch.word // rule.row_words
-            if key not in pass_of:  # it waits for what the bank serves before
-                pass_of[key] = bank_passes.get(touch.bank, 0)
-                bank_passes[touch.bank] = pass_of[key] + 1
-            if pass_of[key] == len(passes):
+            of_bank = pass_of.setdefault(touch.bank, {})
+            key = k if rule.serialises_equal else touch.word // rule.row_words
+            number = of_bank.setdefault(key, len(of_bank))  # behind all that the bank serves before
+            if number == len(passes):
                 passes.append([])
-            passes[pass_of[key]].append(touch)
+            passes[number].append(touch)
         served.append(Served(lanes, tuple(map(tuple, passes)), rule.extra_wavefronts))
     return tuple(served)
 
