@@ -80,7 +80,7 @@ def from_hardware(data: Mapping[str, Any], head: Problem) -> Access:
         name=access.name,
         op=access.op,
         index=(0,) * len(tile.shape),
-        where="0",
+        where="0",  # for no lane
         weight=access.weight,
         notes=access.notes,
         hardware=use,
@@ -113,11 +113,11 @@ def wrong_use(access: Access, tile: Tile) -> Wrong:
 
 
 def _wrong_map(use: HardwareUse, tile: Tile, rules: Engine) -> Wrong:
-    """Errors of a copy by a tensor map of the tile in boxes."""
+    """Errors of a copy by a tensor map of the tile in boxes; each check relies on the ones before it."""
     dims, bits, blocks = len(tile.shape), tile.element_bits, use.multicast or 1
     if dims > rules.max_dims:
         yield "op", f"a tensor map has at most {rules.max_dims} dimensions, not {dims}"
-    inner = use.order[-1] if use.order is not None else dims - 1
+    inner = use.order[-1] if use.order is not None else dims - 1  # the dimension contiguous in global memory
     if tile.packed > 1 and inner != dims - 1:
         yield "order", "elements that share a byte lie along the last dimension"
     if use.element is not None:
@@ -125,6 +125,7 @@ def _wrong_map(use: HardwareUse, tile: Tile, rules: Engine) -> Wrong:
             known = ", ".join(DATA_TYPES)
             yield "element", f"a tensor map has no {use.element!r}; it has {known}"
         size = ELEMENT_BYTES[use.element]
+        # The map's elements are parts of the tile's, or several of its neighbours along the last dimension.
         if bits % (8 * size) and not (8 * size % bits == 0 and inner == dims - 1):
             yield "element", f"{size} bytes are no whole part of the {bits}-bit elements"
     if use.box is None:
@@ -142,7 +143,7 @@ def _wrong_map(use: HardwareUse, tile: Tile, rules: Engine) -> Wrong:
             extent = extent * bits // (8 * ELEMENT_BYTES[map_element(use, tile)])
         if extent > rules.max_box:
             yield f"box[{d}]", f"a box has at most {rules.max_box} elements a dimension, not {extent}"
-    row_bits, field = use.box[inner] * bits, f"box[{inner}]"
+    row_bits, field = use.box[inner] * bits, f"box[{inner}]"  # of a box
     if row_bits % (8 * rules.chunk_bytes):
         yield field, f"a row of a box is a multiple of {rules.chunk_bytes} bytes, not {row_bits / 8:g}"
     span = {mode.short: mode.span_bytes for mode in modes("tma")}.get(use.mode or "")
@@ -194,7 +195,10 @@ def bulk_elements(size: int, tile: Tile) -> int | None:
 
 
 def _wrong_matrix(access: Access, use: HardwareUse, tile: Tile, rules: Engine) -> Wrong:
-    """Errors of a tile that a matrix instruction reads; each check relies on the ones before it."""
+    """Errors of a tile that a matrix instruction reads; each check relies on the ones before it.
+
+    K is one dimension of the tile, M or N (`mn`) the `rows` of an instruction along one or several others.
+    """
     size, dims = tile.element_bits // 8, len(tile.shape)
     if dims < 2:
         yield "op", f"{access.op} reads a matrix; the tile has one dimension"
@@ -209,7 +213,7 @@ def _wrong_matrix(access: Access, use: HardwareUse, tile: Tile, rules: Engine) -
     if not mn or len({k, *mn}) != 1 + len(mn) or max(mn) >= dims:
         others = f"some of the dimensions 0..{dims - 1} but {k}, which is K"
         yield "mn", f"expected {others}, got {list(mn)}"
-    depth = rules.k_bytes // size
+    depth = rules.k_bytes // size  # elements of K in one instruction
     if tile.shape[k] % depth:
         yield "k", f"K is a multiple of {depth} elements; x{k} has {tile.shape[k]}"
     allowed = _listed(_allowed_rows(access, tile))

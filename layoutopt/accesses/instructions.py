@@ -250,11 +250,7 @@ def _matrix_access(
 
 
 def _is_served(operation: Operation, device: Device) -> bool:
-    try:
-        device.rule(operation)
-    except ProblemFileError:
-        return False
-    return True
+    return (operation.kind, operation.width_bytes) in device.rules
 
 
 def _access(

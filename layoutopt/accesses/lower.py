@@ -60,10 +60,10 @@ def stored(problem: Problem) -> Problem:
     """The problem over the bytes that packed elements share: a 128x64 tile of 4 bits as 128x32 bytes.
 
     Dimensions of one element come last in a prescribed order. The layouts that the file names, in use and
-    published, are left out where elements are packed. That accesses start at whole bytes is checked by
-    `layoutopt.accesses.trace.trace`.
+    published, are left out where elements are packed: their formulas are over elements. That accesses start
+    at whole bytes is checked by `layoutopt.accesses.trace.trace`.
     """
-    packed, order, shape = problem.tile.packed, problem.layout.order, problem.tile.shape
+    packed, order, shape = problem.tile.packed, problem.layout.order, problem.tile.shape  # elements of a byte
     if order is not None:
         # A dimension of one element lies anywhere in an order; innermost it leaves room for a pad.
         order = tuple(sorted(order, key=lambda d: shape[d] == 1))
@@ -122,7 +122,8 @@ def byte_table(offset: Node, tile: Tile) -> IntArray:
 def over_elements(offset: Node, tile: Tile) -> Node:
     """The offset of packed elements, from that of the bytes that hold them (over the bytes' coordinates).
 
-    An element's place in its byte is added where the last coordinate stands alone, if it does:
+    It is `packed` times that of the byte, plus `x % packed` where x is the element's last coordinate, and
+    x // packed the byte's. Where that one stands alone, x itself is both:
 
         x0*64 + (x1 ^ x0 % 4 * 16)   ->   x0*128 + (x1 ^ x0 % 4 * 32)
     """
@@ -142,7 +143,7 @@ def over_elements(offset: Node, tile: Tile) -> Node:
             case Op("%", (Var() as inner, Const(size))) if inner == last:
                 return Op("%", (last, Const(size * tile.packed))), True
             case Op("+" | "^" as symbol, (a, b)):
-                left, left_has_place = scaled(a)
+                left, left_has_place = scaled(a)  # the place is added once
                 right, right_has_place = (times_packed(b), False) if left_has_place else scaled(b)
                 return Op(symbol, (left, right)), left_has_place or right_has_place
         return times_packed(node), False

@@ -108,9 +108,10 @@ def trace(problem: Problem, device: Device) -> Trace:
             access, the thread and the iteration.
     """
     warps = -(-problem.threads // device.lanes)
-    lane_accesses = 0
+    lane_accesses = 0  # of all accesses so far
     unweighted, weights = [], []  # weights are scaled once the denominators of all are known
     for i, access in enumerate(problem.accesses):
+        # `lower.with_widths` and `lower.with_loops` decide these two before.
         if isinstance(access.bytes, tuple):
             raise ProblemFileError(f"accesses[{i}].bytes", "a choice of widths is not supported here")
         if access.any:
@@ -257,7 +258,8 @@ def _evaluated(
     for d, text in enumerate(access.index):
         field = f"index[{d}]"
         value = np.broadcast_to(_evaluate(str(text), field, env, active, who), shape)
-        # Elements side by side along this dimension; and, of a `vector`, the bits that count its elements.
+        # Along the last dimension an access covers `span` elements and starts at a multiple of that. Elements
+        # of a `vector` are reached by bits of its coordinates instead, which are 0 where it starts.
         span = covered if d == len(tile.shape) - 1 and access.vector is None else 1
         step_bits = sum(step.distance for step in steps if step.dim == d)
         misaligned = value % span != 0 if span > 1 else value & step_bits != 0
