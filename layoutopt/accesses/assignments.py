@@ -207,10 +207,9 @@ def _work_of_lanes(problem: Problem, access: Access, lanes: LaneTrace) -> Work:
         raise ProblemFileError("index", "free lanes cover a box of the tile, without gaps")
     work = work_on_box(problem, access, box, first=first, threads=threads, width=width)
     # The file's own loops stay where they can count rounds and, the last of them, the steps of a unit.
-    last_loop_steps = work.steps == 1 or next(reversed(access.loops.values()), 1) == work.steps
-    if iterations == work.rounds * work.steps and last_loop_steps:
-        work = replace(work, loops=access.loops)
-    return work
+    given = replace(work, loops=access.loops)
+    counts_steps = work.steps == 1 or given.step_loop is not None
+    return given if iterations == work.rounds * work.steps and counts_steps else work
 
 
 def work_on_box(

@@ -5,9 +5,7 @@ can load every fragment from every tile. Each expansion is therefore compared, a
 iteration and register, with the table of the fragment.
 """
 
-import itertools
 import math
-import operator
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
@@ -113,23 +111,17 @@ def _is_packed_along(coordinate: str, fragment: Fragment, count: int) -> bool:
     return not (fragment.at[coordinate][:, :, ::count] % count).any()
 
 
-class _Groups(NamedTuple):
-    """How groups of warps lie along a coordinate: group g is number `g // divide % extent` there."""
-
-    divide: int
-    extent: int
-
-
 class _Along(NamedTuple):
-    """Where values lie along one coordinate: at `at + stride * (repeat * number of the group + step)`.
+    """Where values lie along one coordinate: `at + stride * (repeat * (group // divide % groups) + step)`.
 
-    `step` counts the repetitions of a warp, from 0 to `repeat` - 1.
+    `group` is the number of a group of warps, and `step` counts the repetitions of a warp, from 0.
     """
 
     at: IntArray  # int64, shape (lanes, warps, values), as in `Fragment`
     stride: int  # from one repetition to the next
     repeat: int  # instructions of a warp along the coordinate
-    groups: _Groups
+    divide: int  # groups along the coordinates before this one
+    groups: int  # groups along this one
 
 
 class _Move(Struct, frozen=True):
@@ -240,12 +232,10 @@ def _move(access: FragmentAccess, tile: Tile, threads: int) -> _Move:
     groups = _groups(access, fragment, threads)
     active_warps = None
     if (first := access.first_warp) is not None:
-        warps = fragment.warps * math.prod(of_coordinate.extent for of_coordinate in groups.values())
-        active_warps = range(first, first + warps)
-    one_group = _Groups(divide=1, extent=1)
-    along = {
-        c: _Along(table, stride[c], repeat.get(c, 1), groups.get(c, one_group)) for c, table in at.items()
-    }
+        active_warps = range(first, first + fragment.warps * math.prod(groups.values()))
+    # A group's number counts along m first, then along n.
+    divide = {"m": 1, "n": groups["m"], "k": groups["m"] * groups["n"]}
+    along = {c: _Along(table, stride[c], repeat.get(c, 1), divide[c], groups[c]) for c, table in at.items()}
     loops = {f"{c}_step": count for c, count in repeat.items() if count > 1}
     pieces = held_values // values
     return _Move(fragment, along, operation, values, pieces, loops, active_warps)
@@ -264,8 +254,8 @@ def _operation_and_values(access: FragmentAccess, bits: int) -> tuple[Operation,
     return operation, moved_bits // bits
 
 
-def _groups(access: FragmentAccess, fragment: Fragment, threads: int) -> dict[str, _Groups]:
-    """How groups of warps lie along m, n and, if the file says so, k; one in each where it says nothing.
+def _groups(access: FragmentAccess, fragment: Fragment, threads: int) -> dict[str, int]:
+    """How many groups of warps lie along m, n and k; one each where the file says nothing.
 
     A group is as many warps as hold one fragment. All of the block take part, unless `first_warp` is given.
 
@@ -282,7 +272,7 @@ def _groups(access: FragmentAccess, fragment: Fragment, threads: int) -> dict[st
         what = "warps" if fragment.warps == 1 else f"groups of {fragment.warps} warps"
         advice = f'say how they lie, such as "warps": [{block_groups}, 1]'
         raise ProblemFileError("warps", f"the block has {block_groups} {what}: {advice}")
-    counts = access.warps or (1, 1)
+    counts = access.warps or (1, 1)  # along m, n and perhaps k
     total, text = math.prod(counts), " x ".join(map(str, counts))
     if first is not None:
         end = first + fragment.warps * total
@@ -295,10 +285,7 @@ def _groups(access: FragmentAccess, fragment: Fragment, threads: int) -> dict[st
     elif total != block_groups:
         hint = "; first_warp says which, where not all take part" if total < block_groups else ""
         raise ProblemFileError("warps", f"{text} is not {block_groups}, which {threads} threads make{hint}")
-    divides = itertools.accumulate(counts, operator.mul, initial=1)  # a group's number counts along m first
-    # strict=False: there may be no count along k, and one product is left over.
-    by_coordinate = zip(COORDINATES, divides, counts, strict=False)
-    return {c: _Groups(divide=divide, extent=count) for c, divide, count in by_coordinate}
+    return {"k": 1, **dict(zip(COORDINATES, counts, strict=False))}
 
 
 def _coordinate(move: _Move, c: str) -> Node:
@@ -314,9 +301,8 @@ def _coordinate(move: _Move, c: str) -> Node:
     if held.warps > 1:  # groups begin at a multiple of their warps
         node = substituted(node, {"warp": Op("%", (Var("warp"), Const(held.warps)))})
     terms = [node]
-    divide, extent = along.groups
-    if extent > 1:
-        group = Op("%", (Op("//", (warp, Const(held.warps * divide))), Const(extent)))
+    if along.groups > 1:
+        group = Op("%", (Op("//", (warp, Const(held.warps * along.divide))), Const(along.groups)))
         terms.insert(0, Op("*", (Const(along.stride * along.repeat), group)))
     if along.repeat > 1:
         terms.append(Op("*", (Const(along.stride), Var(f"{c}_step"))))
@@ -342,10 +328,10 @@ def _verify(move: _Move, index: list[Node], access: FragmentAccess, threads: int
         """By dimension, of the elements that lanes `holder` hold as their values `value`."""
         env = dict(variables)
         for c, along in move.along.items():
-            group = (warp + move.warp_shift) // held.warps // along.groups.divide % along.groups.extent
+            group = (warp + move.warp_shift) // held.warps
             step = variables.get(f"{c}_step", np.zeros(1, np.int64))  # without such a loop: repeat is 1
-            place = along.at[holder, warp % held.warps, value]
-            env[c] = place + along.stride * (along.repeat * group + step)
+            number = along.repeat * (group // along.divide % along.groups) + step
+            env[c] = along.at[holder, warp % held.warps, value] + along.stride * number
         with under("index"):
             return [np.broadcast_to(evaluate(node, env), extents) for node in index]
 

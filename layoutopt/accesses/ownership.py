@@ -216,7 +216,7 @@ def widest_access(
     lanes: int = 32,
     bytes_field: str = "--bytes",
 ) -> dict[str, Any]:
-    """The access, as data, in which every thread touches all its values by vectors of one width.
+    """The access, as data of a problem file, in which threads touch all their values by vectors of one width.
 
     Args:
         table: int64, shape (threads, values, dimensions): the element that each value is.
@@ -228,9 +228,6 @@ def widest_access(
             that its values fill. Where it is less than an element's, a part of each is moved.
         lanes: of a warp.
         bytes_field: the option or field that gives the width, for errors.
-
-    Returns:
-        What a problem file says of it: `name`, `op`, `bytes` and what `index_fields` returns.
 
     Raises:
         ProblemFileError: the values do not lie `width_bytes` together, or follow no formula.
