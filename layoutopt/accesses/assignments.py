@@ -248,11 +248,9 @@ def work_on_box(
     extents = []
     for d, (low, high) in enumerate(box):
         if (high - low) % unit[d]:
-            raise ProblemFileError(
-                "global.bytes" if steps > 1 else "bytes",
-                f"a thread moves {unit[d]} elements along dimension {d} at once, which do not divide "
-                f"the {high - low} that are covered",
-            )
+            moved = f"a thread moves {unit[d]} elements along dimension {d} at once"
+            wrong = f"{moved}, which do not divide the {high - low} that are covered"
+            raise ProblemFileError("global.bytes" if steps > 1 else "bytes", wrong)
         extents.append((high - low) // unit[d])
     contiguous = in_global.contiguous or moved_bytes  # bytes of a segment
     unit_bytes = max(moved_bytes, fast_bits // 8)

@@ -133,10 +133,10 @@ def with_given_instructions(access: Access) -> Access:
 def vector_orders(free: Sequence[Owned], fixed: Sequence[Step]) -> list[tuple[Step, ...]]:
     """Candidate orders of elements in a vector: tuples of steps, each of which doubles the vector.
 
-    An access can be vectorised by an order if all steps are its own (`Owned.steps`), and by the first n steps
-    else. Each order is extended by one step more. Of the steps that leave the same accesses vectorised only
-    the best is tried, as the others give vectors of the same widths: the one between the elements that are
-    nearest in the order in which the threads have them. The rows of matrix instructions follow.
+    The first n steps of an order make vectors of 2**n elements of an access with all of them (`Owned.steps`).
+    Every order is extended by one more step. Of the steps that leave the same accesses their vectors, one is
+    tried: that between the elements which are nearest in the threads' order. The rows of matrix instructions
+    follow.
 
     Args:
         free: accesses whose instructions are free.
@@ -153,13 +153,13 @@ def vector_orders(free: Sequence[Owned], fixed: Sequence[Step]) -> list[tuple[St
     orders: list[tuple[Step, ...]] = []
 
     def extend(order: tuple[Step, ...], vectorised: frozenset[int]) -> None:
-        """Add an order, by which the accesses with the numbers `vectorised` can be, and what extends it."""
+        """Add an order, all of which the accesses with the numbers `vectorised` have, and what extends it."""
         if len(orders) >= _MOST_ORDERS:
             return
         orders.append(order)
         if len(order) >= longest:
             return
-        tried: set[frozenset[int]] = {frozenset()}  # a step that leaves no access vectorised is none to try
+        tried: set[frozenset[int]] = {frozenset()}  # a step that no access has beside the others is of no use
         for step in ranked:
             still = frozenset(a.number for a in free if a.number in vectorised and step in a.steps)
             if step not in order and still not in tried:

@@ -77,10 +77,8 @@ def stored(problem: Problem) -> Problem:
             use = replace(use, box=(*use.box[:-1], use.box[-1] // packed))
         index = (*access.index[:-1], f"({access.index[-1]}) // {packed}")
         accesses.append(replace(access, index=index, hardware=use))
-    layout = replace(problem.layout, offset=None)
-    return replace(
-        problem, tile=problem.tile.storage, accesses=tuple(accesses), published=None, layout=layout
-    )
+    in_bytes = replace(problem, tile=problem.tile.storage, accesses=tuple(accesses))
+    return replace(in_bytes, layout=replace(problem.layout, offset=None), published=None)
 
 
 def offset_formula(text: str, tile: Tile) -> Node:

@@ -111,25 +111,23 @@ def trace(problem: Problem, device: Device) -> Trace:
     lane_accesses = 0  # of all accesses so far
     unweighted, weights = [], []  # weights are scaled once the denominators of all are known
     for i, access in enumerate(problem.accesses):
-        # `lower.with_widths` and `lower.with_loops` decide these two before.
-        if isinstance(access.bytes, tuple):
-            raise ProblemFileError(f"accesses[{i}].bytes", "a choice of widths is not supported here")
-        if access.any:
-            wrong = "values known only at run time are not supported here"
-            raise ProblemFileError(f"accesses[{i}].any", wrong)
-        lane_accesses += math.prod(access.loops.values()) * warps * device.lanes
-        if lane_accesses > MAX_LANE_ACCESSES:
-            wrong = f"{lane_accesses} lane accesses in all, of at most {MAX_LANE_ACCESSES}; shorten the loops"
-            raise ProblemFileError(f"accesses[{i}].for", wrong)
         with under(f"accesses[{i}]"):
+            # `lower.with_widths` and `lower.with_loops` decide these two before.
+            if isinstance(access.bytes, tuple):
+                raise ProblemFileError("bytes", "a choice of widths is not supported here")
+            if access.any:
+                raise ProblemFileError("any", "values known only at run time are not supported here")
+            lane_accesses += math.prod(access.loops.values()) * warps * device.lanes
+            if lane_accesses > MAX_LANE_ACCESSES:
+                most = f"of at most {MAX_LANE_ACCESSES}; shorten the loops"
+                raise ProblemFileError("for", f"{lane_accesses} lane accesses in all, {most}")
             by_itself = access.hardware is not None
             unweighted.append((_without_lanes if by_itself else _unweighted)(access, problem, device))
             weights.append(Fraction(1) if by_itself else _weights(access))
     unit = math.lcm(*(weight.denominator for weight in weights if isinstance(weight, Fraction)))
     if unit > MAX_WEIGHT:
-        raise ProblemFileError(
-            "accesses", f"weights need a common denominator of {shown(str(unit))}; at most {MAX_WEIGHT}"
-        )
+        wrong = f"weights need a common denominator of {shown(str(unit))}; at most {MAX_WEIGHT}"
+        raise ProblemFileError("accesses", wrong)
     accesses = []
     for lanes, weight in zip(unweighted, weights, strict=True):
         if isinstance(weight, Fraction):
@@ -266,11 +264,8 @@ def _evaluated(
         if (wrong := active & misaligned).any():
             at = int(wrong.argmax())
             start = f"a multiple of {span} elements" if span > 1 else f"the first of its vectors along x{d}"
-            raise ProblemFileError(
-                field,
-                f"a {operation.width_bytes}-byte access starts at {start}, "
-                f"not at {int(value.flat[at])} ({who(at)})",
-            )
+            must = f"a {operation.width_bytes}-byte access starts at {start}"
+            raise ProblemFileError(field, f"{must}, not at {int(value.flat[at])} ({who(at)})")
         if (wrong := active & ((value < 0) | (value > tile.shape[d] - span))).any():
             at = int(wrong.argmax())
             first = int(value.flat[at])

@@ -380,9 +380,8 @@ def check_claims(problem: Problem, gpu: Device, result: Result) -> None:
     # What the hardware by itself reads may have been given more than this layout needs.
     needed, given_bytes = case.needed_alignment(layout, reports), result.alignment_bytes or 0
     if given_bytes < needed or (given_bytes > needed and not problem.is_dictated):
-        raise ProblemFileError(
-            "alignment_bytes", f"the counts need a base aligned to {needed}, not {result.alignment_bytes}"
-        )
+        wrong = f"the counts need a base aligned to {needed}, not {result.alignment_bytes}"
+        raise ProblemFileError("alignment_bytes", wrong)
     _check_allowed(problem, result, layout)
 
 
@@ -402,10 +401,9 @@ def _check_allowed(problem: Problem, result: Result, layout: Layout) -> None:
     if limits.order is not None:
         allowed.add("order")
     if other := sorted(used - allowed):
-        names = ", ".join(limits.families or ())
-        raise ProblemFileError(
-            "family", f"layout.families of the problem allows {names}; the result has {', '.join(other)}"
-        )
+        given, has = ", ".join(limits.families or ()), ", ".join(other)
+        wrong = f"layout.families of the problem allows {given}; the result has {has}"
+        raise ProblemFileError("family", wrong)
     digits = [digit for digit in layout.digits if digit.size > 1]
     order = [dim for dim in limits.order or () if any(digit.dim == dim for digit in digits)]
     if limits.order is not None and (layout.lookup or order != [digit.dim for digit in digits]):

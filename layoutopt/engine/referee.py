@@ -66,7 +66,7 @@ def excess_under(layout: Layout, lanes: Trace) -> int:
 
 
 def check_table(table: IntArray, element_bytes: int, lanes: Trace, alignment: int) -> None:
-    """Check that byte offsets are a layout (`layoutopt.accesses.alignment`) of the tile.
+    """Check that byte offsets are a layout of the tile that serves every access.
 
     Args:
         table: byte offsets by row-major index, int64, shape (elements,).
@@ -85,12 +85,10 @@ def check_table(table: IntArray, element_bytes: int, lanes: Trace, alignment: in
             raise _misaligned(table, access)
         if (np.diff(table[access.vectors]) != element_bytes).any():
             raise LayoutError(f"access {access.name!r}: a vector is torn")
-    if (table % alignment).any():
-        element = int((table % alignment != 0).argmax())
-        raise LayoutError(
-            f"element {element} (row-major) starts at byte {int(table[element])}, "
-            f"which is no multiple of its alignment, {alignment}"
-        )
+    if (misaligned := table % alignment != 0).any():
+        element = int(misaligned.argmax())
+        at = f"element {element} (row-major) starts at byte {int(table[element])}"
+        raise LayoutError(f"{at}, which is no multiple of its alignment, {alignment}")
 
 
 def _misaligned(table: IntArray, access: LaneTrace) -> LayoutError:
