@@ -329,7 +329,7 @@ def _verify(move: _Move, index: list[Node], access: FragmentAccess, threads: int
         env = dict(variables)
         for c, along in move.along.items():
             group = (warp + move.warp_shift) // held.warps
-            step = variables.get(f"{c}_step", np.zeros(1, np.int64))  # without such a loop: repeat is 1
+            step = variables[f"{c}_step"] if f"{c}_step" in move.loops else 0  # a loop of the file is none
             number = along.repeat * (group // along.divide % along.groups) + step
             env[c] = along.at[holder, warp % held.warps, value] + along.stride * number
         with under("index"):

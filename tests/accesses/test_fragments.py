@@ -209,6 +209,19 @@ def test_index_maps_coordinates_into_the_tile():
     assert len(touched) == 2 * 64 * 32
 
 
+def test_a_loop_of_the_file_is_no_repetition_whatever_its_name():
+    """m is not repeated, so `m_step` is free to use: it was taken for a step of 16 rows in the comparison."""
+    access = {"name": "A", "op": "ldmatrix.x4", "fragment": "mma.m16n8k16.A.f16", "for": {"m_step": 2}}
+
+    def of_index(*index):
+        return problem({**access, "index": ["m", *index]}, shape=(32, 16), threads=32)
+
+    coordinates, _ = lanes_of(of_index("k ^ (m // 16)"))
+    assert coordinates[0].tolist() == coordinates[1].tolist()
+    with refused_with("cannot move"):  # m // 16 is 0: the second iteration would tear k ^ 1
+        from_data(of_index("k ^ (m_step - m // 16)"))
+
+
 @pytest.mark.parametrize(
     ("shape", "element", "threads", "copy"),
     [
