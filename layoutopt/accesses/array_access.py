@@ -85,10 +85,10 @@ class BasesAccess(NamedAccess, frozen=True, kw_only=True):
 
 
 def from_coordinates(data: Mapping[str, Any], head: Problem) -> Access:
-    """An access by coordinates, as an ordinary one.
+    """An access by coordinates, as one with index expressions.
 
     Args:
-        data: fields of an `ArrayAccess`; arrays may be NumPy's.
+        data: fields of an `ArrayAccess`, lists or NumPy arrays by warp instruction, lane and dimension.
         head: a problem with the tile, the threads and the target.
 
     Raises:
@@ -125,7 +125,7 @@ def from_coordinates(data: Mapping[str, Any], head: Problem) -> Access:
 
 
 def from_bases(data: Mapping[str, Any], head: Problem) -> Access:
-    """An access by the bases of a linear layout, as an ordinary one.
+    """An access by the bases of a linear layout, as one with index expressions.
 
     Args:
         data: fields of a `BasesAccess`.

@@ -215,7 +215,7 @@ def _work_of_lanes(problem: Problem, access: Access, lanes: LaneTrace) -> Work:
 def work_on_box(
     problem: Problem, access: Access, box: Sequence[tuple[int, int]], *, first: int, threads: int, width: int
 ) -> Work:
-    """How a box of the tile is cut into units and segments.
+    """How a box of the tile is cut into units and segments, with a loop over rounds and one over steps.
 
     A unit is what a thread moves by one global access: one or more accesses to the tile, its `steps`. A
     segment is so many units that are contiguous in global memory. A global access may also be narrower than
@@ -334,7 +334,7 @@ def lanes_under(work: Work, assignment: Assignment, lanes: LaneTrace, shape: Seq
 
 
 def with_assignment(work: Work, assignment: Assignment, access: Access, block_threads: int) -> Access:
-    """The access as an ordinary one, its lanes as the assignment has them.
+    """The access with index expressions for the lanes that the assignment has.
 
     Args:
         work: what it covers: a box, cut into the units that a thread moves at once (see the module).

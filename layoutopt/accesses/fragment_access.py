@@ -160,7 +160,7 @@ class _Move(Struct, frozen=True):
 
 
 def from_fragment(data: Mapping[str, Any], head: Problem) -> Access:
-    """The data of a `FragmentAccess` as an ordinary access, checked at every register.
+    """The data of a `FragmentAccess` as an access with index expressions, checked at every register.
 
     Raises:
         ProblemFileError: a field is wrong, or the instruction cannot move the fragment.
@@ -174,6 +174,7 @@ def from_fragment(data: Mapping[str, Any], head: Problem) -> Access:
             raise ProblemFileError("for", f"{name!r} is reserved; choose another variable")
     loops = {**access.loops, **added_loops}
 
+    # The tile's coordinates over those of the fragment; the fragment's own where the file gives none.
     texts = access.index if access.index is not None else tuple(fragment.extent)
     if len(texts) != len(tile.shape):
         hint = f' (without "index" it is {", ".join(fragment.extent)})' if access.index is None else ""
@@ -188,9 +189,9 @@ def from_fragment(data: Mapping[str, Any], head: Problem) -> Access:
 
     coordinates = {c: _coordinate(move, c) for c in fragment.extent}  # m, n or k over lane, warp and loops
     ranges = expression_ranges(threads, fragment.lanes, loops)
-    texts = tuple(to_text(simplify(substituted(node, coordinates), ranges)) for node in index)
+    formulas = tuple(to_text(simplify(substituted(node, coordinates), ranges)) for node in index)
     where = move.where(access.where, threads // fragment.lanes)
-    return access.ordinary(index=texts, loops=loops, where=where)
+    return access.ordinary(index=formulas, loops=loops, where=where)
 
 
 def _move(access: FragmentAccess, tile: Tile, threads: int) -> _Move:

@@ -35,10 +35,10 @@ class Mode(Struct, frozen=True, forbid_unknown_fields=True):
     """One layout of one engine; the data file explains the fields."""
 
     name: str
-    span_bytes: int | None
-    alignment_bytes: int
-    xor: tuple[tuple[int, int], ...]
-    code: int
+    span_bytes: int | None  # of each row of a page, into which a tile is cut along rows; None for whole rows
+    alignment_bytes: int  # of a pattern
+    xor: tuple[tuple[int, int], ...]  # (target bit, source bit) of the byte address
+    code: int  # in a tensor map or a matrix descriptor
     spelling: str
     source: str
 
@@ -67,18 +67,18 @@ class Engine(Struct, frozen=True, forbid_unknown_fields=True):
     rule: str
     source: str
     confidence: Confidence
-    chunk_bytes: int
-    base_bytes: int
+    chunk_bytes: int  # what swizzles move; rows are multiples of it
+    base_bytes: int  # alignment of every box, matrix or row
     max_dims: int = 8
-    max_box: int = 0
-    max_cluster: int = 1
+    max_box: int = 0  # elements of the map along each dimension of a box
+    max_cluster: int = 1  # blocks that one copy can reach
     portable_cluster: int = 1
-    k_bytes: int = 0
-    rows: dict[str, tuple[int, ...]] = {}
-    integer_rows: dict[str, tuple[int, ...]] = {}
-    mn_major_bytes: tuple[int, ...] = ()
-    element_bytes: tuple[int, ...] = ()
-    fixed_bits: int = 0
+    k_bytes: int = 0  # what one matrix instruction reads along K
+    rows: dict[str, tuple[int, ...]] = {}  # its M (operand A) or N (operand B)
+    integer_rows: dict[str, tuple[int, ...]] = {}  # those of integers of 8 bits, where they are others
+    mn_major_bytes: tuple[int, ...] = ()  # sizes of elements that may be contiguous along M or N
+    element_bytes: tuple[int, ...] = ()  # sizes that there are
+    fixed_bits: int = 0  # of the matrix descriptor
     without: tuple[str, ...] = ()
 
 
