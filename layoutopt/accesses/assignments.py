@@ -27,6 +27,7 @@ from msgspec.structs import replace
 
 from layoutopt.accesses.lower import with_fixed_lanes
 from layoutopt.accesses.trace import LaneTrace, trace
+from layoutopt.accesses.view import view_of
 from layoutopt.errors import ProblemFileError, under
 from layoutopt.expressions.grammar import Const, Node, Op, Var, evaluate, substituted, to_text
 from layoutopt.expressions.simplify import read_inside, simplify, through_xor
@@ -188,6 +189,8 @@ def _work_of_lanes(problem: Problem, access: Access, lanes: LaneTrace) -> Work:
         raise ProblemFileError("lanes", f"free lanes are for loads, stores and copies, not {does.short}")
     if isinstance(access.weight, str):
         raise ProblemFileError("weight", "of an access with free lanes is one number")
+    if view_of(replace(problem, accesses=(access,))) is not None:
+        raise ProblemFileError("vector", "runs along the last dimension where lanes are free")
     iterations = math.prod(access.loops.values())
     active = lanes.active.reshape(iterations, -1)[:, : problem.threads]
     active_threads = np.flatnonzero(active.any(axis=0))

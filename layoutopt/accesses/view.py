@@ -60,6 +60,17 @@ class View(Struct, frozen=True, dict=True):
         seen_index = np.ravel_multi_index(np.broadcast_arrays(*seen), self.seen_shape).ravel()
         return np.argsort(seen_index)
 
+    @property
+    def inverse(self) -> "View":
+        """The tile's own coordinates as a view of those of this one."""
+        own: list[list[Digit]] = [[] for _ in self.shape]
+        for k, digits in enumerate(self.dims):
+            for digit in digits:
+                part = Digit(k, divide=digit.stride, size=digit.size, stride=digit.divide)
+                own[digit.dim].append(part)
+        fastest_first = (sorted(digits, key=lambda digit: digit.stride) for digits in own)
+        return View(self.seen_shape, tuple(map(tuple, fastest_first)))
+
     def problem(self, problem: Problem) -> Problem:
         """The problem over the view's coordinates, where every vector runs along the last dimension.
 

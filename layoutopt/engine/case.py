@@ -17,7 +17,7 @@ that cost least under a layout that is given. Then, for any layout:
     reports = case.reports(counts)    # totals for people, under the widths that the file leaves open
     case.weighted_excess(counts)      # what comes first in the objective, in units of `lanes.weight_unit`
 
-`case.lowered` is what is searched and `case.problem` what is shown: `as_elements` and `as_bytes` take a
+`case.lowered` is what is searched and `case.problem` what is shown: `as_elements` and `as_lowered` take a
 layout from the one to the other, and `constrained` puts other constraints in the place of the file's (nothing
 is traced again).
 """
@@ -93,14 +93,14 @@ class Case(Struct, frozen=True):
             ExpressionError: the formula cannot be evaluated.
             LayoutError: the layout is made for another tile, or tears elements that share a byte.
         """
-        return self.seen(self._own_table(layout))
+        return self.seen(self.own_table(layout))
 
     def seen(self, own: IntArray) -> IntArray:
         """A table over the elements of the problem's own coordinates, over those of `lowered`."""
         return own if self.view is None else own[self.view.tile_index]
 
-    def _own_table(self, layout: Layout | Node) -> IntArray:
-        """The same in the problem's own coordinates."""
+    def own_table(self, layout: Layout | Node) -> IntArray:
+        """`table` of the elements, or the bytes that hold them, in the problem's own coordinates."""
         if not isinstance(layout, Layout):
             return byte_table(layout, self.problem.tile)
         tile = self.problem.tile.storage
@@ -117,8 +117,12 @@ class Case(Struct, frozen=True):
         return replace(layout, shape=self.problem.tile.shape, packed=self.problem.tile.packed)
 
     def as_bytes(self, layout: Layout) -> Layout:
-        """A layout of `problem` as one of `lowered`."""
+        """A layout of `problem` over the bytes that elements share, in the problem's own coordinates."""
         return replace(layout, shape=self.problem.tile.storage.shape, packed=1)
+
+    def as_lowered(self, layout: Layout) -> Layout:
+        """A layout of `problem` as one of `lowered`; a table where no digits say it."""
+        return self.as_bytes(layout) if self.view is None else self.view.inverse.tile_layout(layout)
 
     def size(self, table: IntArray) -> int:
         """Bytes from the base to the end of the last element."""
@@ -156,7 +160,7 @@ class Case(Struct, frozen=True):
             return index_code(with_loops(self.lowered), self.lanes, offset, table)
         with unhurried():  # code is over the problem's own coordinates, as its accesses are traced there
             own = trace(with_loops(self.problem), self.device)
-        return index_code(with_loops(self.problem), own, offset, self._own_table(layout))
+        return index_code(with_loops(self.problem), own, offset, self.own_table(layout))
 
     def index_cost(self, layout: Layout | Node) -> int:
         """Integer instructions of the index code of all accesses; arguments, errors as for `index_code`."""

@@ -516,14 +516,14 @@ class _Lanes(_Open):
             self.floor = self._floor(result)
         lanes_time, widths = current().at_least(_NEEDED_S), chosen_widths(self.problem, result)
         with unhurried():
-            table = case_of(self.natural, self.gpu, widths).table(result.layout)
+            table = case_of(self.natural, self.gpu, widths).own_table(result.layout)
             with spending(lanes_time):
                 table = np.repeat(table, self.problem.tile.packed)
                 settled = under_layout(self.problem, self.gpu, table, self.lanes.free)
             case = case_of(settled, self.gpu, widths)
-            layout = case.as_bytes(result.layout)
-            excess = case.weighted_excess(case.count(case.table(layout)))
-            case.check(case.table(layout))
+            layout, table = case.as_lowered(result.layout), case.table(result.layout)
+            excess = case.weighted_excess(case.count(table))
+            case.check(table)
             proposal = self._proposal(case, layout, excess, result, self.floor)
             answer = verified(case, proposal)
         reports = named_choices(answer.result.accesses, self.problem, settled)
@@ -537,7 +537,7 @@ class _Lanes(_Open):
 
         Args:
             case: with the lanes chosen.
-            layout: of `result`, over bytes.
+            layout: of `result`, as one of what is searched.
             excess: what it has with them, weighted.
             result: the answer that gave the layout.
             floor: that to the relaxed problem, which bounds every assignment; None where nothing does.
@@ -562,8 +562,9 @@ class _Lanes(_Open):
         general = bound if bound.everywhere and bound.lower_bound else proof.every_layout
         # The hardware that dictates the layout fixes its alignment; free lanes do not change it.
         alignment = result.alignment_bytes if self.problem.is_dictated else None
+        size = case.size(case.table(case.as_elements(layout)))
         return Proposal(
-            Found(layout, result.family or "", excess, case.size(case.table(layout)), alignment),
+            Found(layout, result.family or "", excess, size, alignment),
             excess_bound=Proved(math.ceil(least), bound.scope, by),
             bytes_bound=bytes_bound,
             plain_bound=Proved(0),

@@ -18,8 +18,9 @@ import layoutopt.search.choices as free_module
 import layoutopt.search.solve as solve_module
 from layoutopt.accesses.assignments import work_of
 from layoutopt.cli.commands import main
-from layoutopt.engine.case import case_of
+from layoutopt.engine.case import case_of, check_claims
 from layoutopt.errors import ProblemFileError
+from layoutopt.files.result_file import answer_from_data
 from layoutopt.ground.budget import OutOfTime
 from layoutopt.hardware.devices import device
 from layoutopt.problems.answer import Bound, Status
@@ -138,6 +139,21 @@ def test_a_part_of_the_tile_by_a_part_of_the_block():
     assert report.loops == {"k": 6}
 
 
+@pytest.mark.parametrize("given", [True, False])
+@pytest.mark.parametrize("freedom", ["lanes", "values"])
+def test_beside_vectors_along_another_dimension(given, freedom):
+    """The layout lies over the tile's coordinates where threads are chosen, and over the search's where it is costed."""
+    store = {**access_from("store: store 4 [i, tid]; i<32"), "instructions": "free"}
+    if given:
+        store = {**access_from("store: store 16 [4*i, tid]; i<8"), "vector": [[1, 0], [2, 0]]}
+    load = {**access_from("load: load 4 [i, tid]; i<32"), freedom: "free"}
+    asked = problem([store, load], (32, 32), threads=32)
+    result = layoutopt.solve(asked)
+    assert (result.excess, result.bytes) == (0, 4096)
+    assert sum(access.wavefronts for access in result.accesses) == 64
+    check_claims(asked, device("sm_90"), answer_from_data(result.to_json()))
+
+
 def test_sizes_that_are_no_powers_of_two():
     read = access_from("read: load 16 [tid, 4*i]; i<12; where tid < 24")
     result = layoutopt.solve(problem([fill(), read], (24, 48), threads=96))
@@ -213,6 +229,10 @@ ERRORS = [
     ({"index": ["tid % 32", "0"]}, "index: free lanes cover every element once"),
     ({"index": ["tid % 8 * 2", "tid // 8"]}, "index: free lanes cover a box"),
     ({"index": ["tid % 32", "tid // 32"], "bytes": [4, 8]}, "bytes: one width is expected"),
+    (
+        {"index": ["4*(tid%8)", "tid//8"], "bytes": 16, "vector": [[1, 0], [2, 0]], "global": {"order": "row"}},
+        "vector: runs along the last dimension where lanes are free",
+    ),
     ({"index": ["tid % 32", "v"], "any": {"v": 8}}, "any: no value is left to run time"),
     ({"index": ["tid % 32", "tid // 32 + 8*i"], "for": {"i": 2}, "weight": "i + 1"}, "weight: of an access"),
 ]  # fmt: skip
