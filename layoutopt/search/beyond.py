@@ -49,37 +49,48 @@ def with_tables(search: Search, proposal: Proposal) -> Proposal:
     """The better of the proposal and a table, with what holds for every layout.
 
     A table can hold any layout, so that the search for one starts from the best that formulas give. Of too
-    many instructions together, only a table of as little excess in fewer bytes is sought.
+    many instructions together (`is_large`), only a table of as little excess in fewer bytes is sought.
     """
     case, ask = search.case, search.ask
-    tile, limits, named = case.lowered.tile, case.lowered.layout, are_asked_for(case)
     if _is_settled(case, proposal, ask):
         return proposal
+    tile, limits = case.lowered.tile, case.lowered.layout
+    file_names_tables = are_asked_for(case)
     bytes_first = limits.objective.bytes_first and not ask.conflict_free
     max_bytes = tile.bytes if bytes_first else limits.max_bytes
-    start = _best_formula(search, proposal) if named else as_assignment(proposal, tile.bytes)
-    found = [start] if start is not None and (max_bytes is None or (start.bytes or 0) <= max_bytes) else []
+    start = _best_formula(search, proposal) if file_names_tables else as_assignment(proposal, tile.bytes)
+    tables = []
+    if start is not None and start.bytes is not None and (max_bytes is None or start.bytes <= max_bytes):
+        tables.append(start)
+    # A bound of the excess helps neither where bytes come first nor where the formula meets what is proved.
     if not is_large(case) and not bytes_first and (start is None or start.excess != proposal.floor):
-        briefly, hint = limits.families is not None and not named, start.table if start is not None else None
+        # A bound of so much excess ends the search: nothing beats the formula, or no layout is free of any.
+        enough = start.excess if start is not None else 1 if ask.conflict_free else None
         known = every_layout(
             tile,
             case.device,
             case.lanes,
-            SearchLimits(ask.workers, briefly=briefly, max_bytes=max_bytes, hint=hint),
-            enough=start.excess if start is not None else 1 if ask.conflict_free else None,
+            SearchLimits(
+                ask.workers,
+                briefly=limits.families is not None and not file_names_tables,
+                max_bytes=max_bytes,
+                hint=start.table if start is not None else None,
+            ),
+            enough=enough,
             progress=_telling(case, start, ask),
         )
-        proposal, free = _bounded(case, proposal, known, ask), known.free
-        if free is not None and free.excess is not None and not (ask.conflict_free and free.excess):
-            found.append(free)
+        proposal, table = _bounded(case, proposal, known, ask), known.free
+        if table is not None and table.excess is not None and not (ask.conflict_free and table.excess):
+            tables.append(table)
     if start is not None and not why_none_is_searched(case):
-        best = min(found or [start], key=lambda f: rank(case, f))
+        best = min(tables or [start], key=lambda table: rank(case, table))
         if bytes_first or (best.excess == proposal.floor and best.bytes != tile.bytes):
-            found += smallest(case, best, ask)
-    floor = proposal.floor
-    for free in found:
-        proposal = _better(case, proposal, replace(free, bound=max(free.bound, floor)))
-    if named and proposal.found is None and proposal.left_open:
+            smaller = smallest(case, best, ask)
+            tables += [smaller] if smaller is not None else []
+    floor = proposal.floor  # which bounds tables as well, though whoever found one may not have known
+    for table in tables:
+        proposal = _better(case, proposal, replace(table, bound=max(table.bound, floor)))
+    if file_names_tables and proposal.found is None and proposal.left_open:
         return proposal.noted(_TABLES_LEFT)
     return proposal
 

@@ -112,35 +112,39 @@ def as_assignment(proposal: Proposal, least: int) -> FreeAssignment | None:
     return FreeAssignment(bound=0, excess=excess, table=table, bytes=found.bytes, bytes_bound=least)
 
 
-def smallest(case: Case, start: FreeAssignment, ask: Ask) -> list[FreeAssignment]:
-    """A free assignment in few bytes, or none: of the excess of `start`; of any where bytes come first."""
+def smallest(case: Case, start: FreeAssignment, ask: Ask) -> FreeAssignment | None:
+    """A table in few bytes, if one is found: of the excess of `start`, or of any where bytes come first.
+
+    `start`: a layout with its table, where the search for another begins.
+    """
     tile, limits = case.lowered.tile, case.lowered.layout
     bytes_first = limits.objective.bytes_first and not ask.conflict_free
+    start_table = start.table
+    assert start_table is not None
+    assert start.excess is not None
 
     def placed(lanes: Trace, wanted: int) -> FreeAssignment | None:
-        """The assignment that is found; large tiles are only sought at the excess `wanted` of `start`."""
+        """The table that is found for these lanes; that of a large tile has the weighted excess `wanted`."""
         sets = phase_sets(lanes, tile)
+        # The solver takes long over a large tile; what is quicker keeps to the excess that `start` has.
         if tile.elements > _MOST_ASKED and (start.excess == wanted or not bytes_first):
-            assert start.table is not None
-            return in_own_bytes(sets, lanes, tile, hint=start.table, bound=wanted)
+            return in_own_bytes(sets, lanes, tile, hint=start_table, bound=wanted)
         most = tile.bytes if bytes_first else limits.max_bytes
-        return free_assignment(sets, lanes, tile, effort=_EFFORT, max_bytes=most, hint=start.table)
+        return free_assignment(sets, lanes, tile, effort=_EFFORT, max_bytes=most, hint=start_table)
 
-    def floor(lanes: Trace) -> int:
-        return counting_excess(phase_sets(lanes, tile))[0]  # weighted
-
-    least = floor(case.lanes)
-    wanted = start.excess if not bytes_first and start.excess is not None else least
-    if case.lanes.has_weightless and wanted == least:
+    counted, _ = counting_excess(phase_sets(case.lanes, tile))  # weighted: no layout has less
+    wanted = counted if bytes_first else start.excess
+    if case.lanes.has_weightless and wanted == counted:
         # Accesses of weight 0 should have no conflicts, either, where that costs nothing.
         lanes = case.lanes.with_least_weights
-        least_of_all = floor(lanes)
-        every = placed(lanes, least_of_all)
-        if every is not None and every.complete and every.excess == least_of_all:
-            return [replace(every, excess=least, bound=least)]
-    found = placed(case.lanes, wanted)
-    met = found is not None and found.excess is not None and (bytes_first or found.excess == wanted)
-    return [found] if found is not None and met else []
+        counted_of_all, _ = counting_excess(phase_sets(lanes, tile))
+        table = placed(lanes, counted_of_all)
+        if table is not None and table.complete and table.excess == counted_of_all:
+            return replace(table, excess=counted, bound=counted)
+    table = placed(case.lanes, wanted)
+    if table is None or table.excess is None or not (bytes_first or table.excess == wanted):
+        return None
+    return table
 
 
 def as_table(problem: Problem, free: FreeAssignment, proposal: Proposal) -> Proposal:
