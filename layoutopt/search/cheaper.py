@@ -31,7 +31,7 @@ from layoutopt.model.phases import Phases
 from layoutopt.model.pitches import described
 from layoutopt.model.swizzle_rules import SHIFT_OPERATIONS, shifts_of
 from layoutopt.search.refuters import Refuters
-from layoutopt.search.scene import EFFORT_A_CANDIDATE, GATHERING, Scene
+from layoutopt.search.scene import EFFORT_A_CANDIDATE, Scene, for_listing
 
 # Layouts of each kind whose index code is compared with that of the best.
 _MOST_KNOWN, _MOST_USUAL, _MOST_UNSWIZZLED = 1, 3, 3
@@ -51,26 +51,32 @@ class Cheaper:
     def alike(self, best: Solution, known: Sequence[Solution], excess: int) -> Solution:
         """Of a few layouts of this excess, as small as the best, the one of the cheapest index code.
 
-        `known`: layouts that were found on the way, at the floor of the excess.
+        Args:
+            best: the layout found, the cheapest by its operations.
+            known: layouts that were found on the way, at the floor of the excess.
+            excess: weighted, of `best` and of what may replace it.
         """
         best = dataclasses.replace(best, excess=excess)
         others = [s for s in self._orders_alike(best) if self.scene.holds(s, excess)]
-        plain = not (best.masks or best.candidate.turn or "split" in best.candidate.family)
-        if plain and not others:
+        # With one stride for each whole dimension, only another order of them may be cheaper.
+        whole_dims = not best.masks and not best.candidate.turn and "split" not in best.candidate.family
+        if whole_dims and not others:
             return best
-        if not plain:
+        if not whole_dims:
             others += self._usual_alike(best, excess)
-        looks_further = not plain and excess == self.scene.floor  # where the refuters know what does not do
-        if looks_further:
-            same = [s for s in known if s.candidate.span == best.candidate.span and s != best]
-            few = sorted(same, key=lambda solution: solution.operations)[:_MOST_KNOWN]
-            others += [s for s in (*self.of_few_shifts(best, best), *few) if self.scene.holds(s, excess)]
+        at_floor = excess == self.scene.floor  # `known` and the refuters are of layouts at the floor
+        if at_floor and not whole_dims:
+            same_size = [s for s in known if s.candidate.span == best.candidate.span and s != best]
+            few = sorted(same_size, key=lambda solution: solution.operations)[:_MOST_KNOWN]
+            same_swizzled = self.of_few_shifts(best, than=best)
+            others += [s for s in (*same_swizzled, *few) if self.scene.holds(s, excess)]
         cost, best = min(((self.scene.instructions(s), s) for s in (best, *others)), key=itemgetter(0))
-        below = max(cost, best.candidate.operations + 1)
-        unswizzled = self._unswizzled_alike(best, below) if looks_further else iter(())
-        for solution in itertools.islice(unswizzled, _MOST_UNSWIZZLED):
-            if (instructions := self.scene.instructions(solution)) < cost:
-                cost, best = instructions, solution
+        if at_floor and not whole_dims:
+            # Operations only estimate instructions: no more than the best has below its swizzle will do, too.
+            unswizzled = self._unswizzled_alike(best, below=max(cost, best.candidate.operations + 1))
+            for solution in itertools.islice(unswizzled, _MOST_UNSWIZZLED):
+                if (instructions := self.scene.instructions(solution)) < cost:
+                    cost, best = instructions, solution
         return dataclasses.replace(best, excess=excess)
 
     def _orders_alike(self, best: Solution) -> list[Solution]:
@@ -79,7 +85,7 @@ class Cheaper:
         if "order" not in space.families or space.order is not None or self.scene.ask.lanes_open:
             return []
         orders = dict.fromkeys(self._orders_of_lanes())
-        part = current().portion(*GATHERING)
+        part = for_listing()
         with contextlib.suppress(OutOfTime):
             for candidate in part.while_left(itertools.islice(unpadded(space, 0), _MOST_COUNTED)):
                 part.charge(EFFORT_A_CANDIDATE)
@@ -103,13 +109,16 @@ class Cheaper:
             if candidate is not None:
                 yield candidate
 
-    def of_few_shifts(self, known: Solution, best: Solution | None) -> Iterator[Solution]:
-        """`known` with masks of the fewest shifts, if cheaper than the best; those of the model have them."""
+    def of_few_shifts(self, known: Solution, *, than: Solution | None) -> Iterator[Solution]:
+        """`known` with masks of the fewest shifts, if cheaper than another layout.
+
+        None over pitches: the masks that the model gives have the fewest already.
+        """
         if known.masks and not described(known.candidate, self.scene.space):
             phases, candidate = self.scene.phases(known.candidate), known.candidate
             ceilings, most = self.scene.ceilings(phases), len(shifts_of(known.masks)) - 1
-            if best is not None and best.candidate.span <= candidate.span:
-                most = min(most, (best.operations - candidate.operations - 1) // SHIFT_OPERATIONS)
+            if than is not None and than.candidate.span <= candidate.span:
+                most = min(most, (than.operations - candidate.operations - 1) // SHIFT_OPERATIONS)
             for count in range(1, most + 1):
                 searched = self.scene.within_ceilings(candidate, phases, ceilings, shifts=count)
                 if searched.best is not None:
@@ -125,7 +134,7 @@ class Cheaper:
             return []
         found = self.usual(best.candidate, excess) if best.masks else []
         orders = itertools.islice(unpadded(self.scene.space, 0), _MOST_ORDERS)
-        part = current().portion(*GATHERING)
+        part = for_listing()
         for candidate in part.while_left(c for c in orders if c.span <= best.candidate.span):
             if candidate != best.candidate:
                 part.charge(_EFFORT_AN_ORDER)
@@ -170,29 +179,28 @@ class Cheaper:
         """
         if best.candidate.span > self.scene.tile.elements or self.scene.ask.lanes_open:
             return
-        part = current().portion(*GATHERING)
-        self._refuters.learn(best.candidate, None)  # the phases that need its swizzle, if any
+        space, part = self.scene.space, for_listing()
+        by_cuts = (of_own_bytes(space, cuts, below) for cuts in range(MAX_CUTS + 1))
+        # What the best needs its swizzle for, if it has one: many others have a conflict there, too.
+        self._refuters.learn(best.candidate)
         with contextlib.suppress(OutOfTime):
-            for together in itertools.chain.from_iterable(
-                of_own_bytes(self.scene.space, cuts, below) for cuts in range(MAX_CUTS + 1)
-            ):
+            for together in itertools.chain.from_iterable(by_cuts):
                 part.charge(_EFFORT_OF_MANY * len(together))
                 part.check()
-                listed = (
-                    candidate_of(self.scene.space, together.pieces(n)) for n in self._unrefuted(together)
-                )
-                # Strides of a given multiple may pad what is in its own bytes with strides of any length.
+                listed = (candidate_of(space, together.pieces(n)) for n in self._unrefuted(together))
+                # Strides that must be multiples may pad what takes its own bytes with strides of any length.
                 dense = (c for c in listed if c is not None and c.span <= best.candidate.span)
                 left = sorted(dense, key=by_cost)
                 while left:
-                    if self.scene.holds(unswizzled := Solution(left.pop(0), {}), self.scene.floor):
+                    unswizzled = Solution(left.pop(0), {})
+                    if self.scene.holds(unswizzled, self.scene.floor):
                         yield unswizzled
-                    else:
-                        self._refuters.learn(unswizzled.candidate, None)
+                    else:  # the phase that it falls to may refute those after it
+                        self._refuters.learn(unswizzled.candidate)
                         left = [left[n] for n in self._unrefuted(Together.of(left))] if left else []
 
     def _unrefuted(self, together: Together) -> list[int]:
-        """The numbers of the linearisations that the refuters do not refute without a swizzle."""
+        """Indices of the linearisations that the refuters do not refute without a swizzle."""
         refuted = self._refuters.refuted(together, np.zeros(len(together), np.bool_))
         unrefuted: list[int] = np.flatnonzero(~refuted).tolist()
         return unrefuted

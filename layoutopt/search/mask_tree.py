@@ -15,7 +15,7 @@ every mask that each row still to be chosen may have, and the row with the fewes
 far is chosen next. A class is a bit for each lane, so that a bound is an AND and a count of bits.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from operator import or_
 from typing import Any, Final
@@ -139,7 +139,7 @@ class _Tree:
         best: masks of least excess below the bound, so far.
         bit: see `Searched`.
         words, weight, ideal, least: of the phases that are searched, as in `Phases` (`least` its `target`).
-        low, high: by phase, the first bit that selects a bank, and the one behind the last.
+        first_bank_bit, end_of_bank: by phase, the first bit that selects a bank, and the one behind the last.
         constant: weighted excess of the phases that cost the same under all masks; the others are searched.
     """
 
@@ -151,13 +151,13 @@ class _Tree:
         phases = question.phases
         self.words, self.weight, self.ideal = phases.words, phases.weight, phases.ideal
         self.least = phases.target
-        self.low, self.high = phases.chunk_bits, phases.bank_bits
+        self.first_bank_bit, self.end_of_bank = phases.chunk_bits, phases.bank_bits
         self.constant = 0
 
     def run(self) -> None:
         """Find `best`; raises _OutOfSteps before the end of the search where steps or time are over."""
         self._drop_certain()
-        self.banks = self.high - self.low  # log2
+        self.banks = self.end_of_bank - self.first_bank_bit  # log2
         rows: dict[int, _Row] = {}
         bounds, patterns = dict[int, IntArray](), self._patterns()
         if self.words.shape[1] > MAX_LANES:
@@ -177,28 +177,25 @@ class _Tree:
         self.constant = int((self.weight * (self.least - self.ideal))[~binding].sum())
         self.words = self.words[binding]
         self.weight, self.ideal, self.least = self.weight[binding], self.ideal[binding], self.least[binding]
-        self.low, self.high = self.low[binding], self.high[binding]
+        self.first_bank_bit, self.end_of_bank = self.first_bank_bit[binding], self.end_of_bank[binding]
 
     # Tables -----------------------------------------------------------------------------------
 
     def _rows(self) -> Iterator[tuple[int, _Row]]:
-        """For each target bit, the masks that the rules allow it, and the lanes where each leaves it set."""
+        """Each bit below the end of the targets, with the masks that the rules allow it and what they do."""
         question, sources = self.question, self._sources()
         if len(self.words) << len(sources) > _MAX_TABLE:
             raise _OutOfSteps
-        last = 0 if question.last is None else question.last.sources
-        targets = range(question.field.targets.stop)
-        active = self.words >= 0
-        lanes_with = {bit: lane_bits((self.words >> bit & 1 == 1) & active) for bit in {*sources, *targets}}
-        # Every set of sources as a mask, with the lanes in which it flips its target.
-        masks, flipped_lanes = np.zeros(1, np.int64), np.zeros_like(lane_bits(active))[None]
-        for bit in sources:
-            masks = np.concatenate([masks, masks | 1 << bit])
-            flipped_lanes = np.concatenate([flipped_lanes, flipped_lanes ^ lanes_with[bit]])
-        # Whether a mask flips its target in the last block, which is not full.
-        flips_last = np.bitwise_count(masks & last).astype(np.int64) % 2
-        for bit in targets:
-            selects = (self.low <= bit) & (bit < self.high)  # a bank, by phase
+        # Every set of sources, as a mask, and the lanes in which it flips its target.
+        masks, flipped = np.zeros(1, np.int64), flipped_lanes(lanes_with(self.words, sources))
+        for source in sources:
+            masks = np.concatenate([masks, masks | 1 << source])
+        # Whether a mask flips its target in the last block, which is not full: its words share these bits.
+        shared_by_last = 0 if question.last is None else question.last.sources
+        flips_last = np.bitwise_count(masks & shared_by_last).astype(np.int64) % 2
+        bits = range(question.field.targets.stop)
+        for bit, lanes_set in zip(bits, lanes_with(self.words, bits), strict=True):
+            selects = (self.first_bank_bit <= bit) & (bit < self.end_of_bank)  # a bank, by phase
             allowed = masks & ~question.field.sources(bit) == 0
             if bit not in question.rules.targets:  # it keeps its value
                 allowed = masks == 0
@@ -210,8 +207,9 @@ class _Tree:
                 allowed &= np.bitwise_count(masks >> bit) <= question.shifts
             elif not selects.any():  # masks then differ in what they do to the last block alone
                 allowed = _first_of_each(flips_last, allowed)
-            lanes = np.where(selects, flipped_lanes ^ lanes_with[bit], 0).astype(flipped_lanes.dtype)
-            yield bit, _Row(masks, lanes, flips_last, selects.astype(np.int64)).only(allowed)
+            lanes = np.where(selects, flipped ^ lanes_set, 0).astype(flipped.dtype)
+            row = _Row(masks=masks, lanes=lanes, flips=flips_last, selects=selects.astype(np.int64))
+            yield bit, row.only(allowed)
 
     def _patterns(self) -> list[int]:
         """Sets of bits, as masks, flipped in the last block, under which the layout is not too large."""
@@ -263,7 +261,7 @@ class _Tree:
     # Rows -------------------------------------------------------------------------------------
 
     @property
-    def _most(self) -> int:
+    def _most_excess(self) -> int:
         """The largest excess of use: as much as the best in fewer elements, else less."""
         excess, used = self._below
         return excess if self.question.least_used < used else excess - 1
@@ -284,12 +282,13 @@ class _Tree:
     ) -> None:
         """Search, depth first, all ways to complete `masks` that may beat `self.best`, and keep what does.
 
-        Branches on the bank bit with the fewest masks whose bound is low enough.
+        Branches on the bank bit with the fewest masks whose bound is low enough. A class: the words of a
+        phase that the chosen rows do not tell apart (see the module).
 
         Args:
             rows: the masks that may still be chosen, by bank bit without one.
             bounds: lower bound of the weighted excess under each of these masks, by bank bit.
-            classes: the lanes of each class, shape (classes, phases).
+            classes: the lanes of each class, as bits, shape (classes, phases).
             depth: by phase, how many bits with a mask select a bank.
             masks: chosen so far, by bank bit.
             patterns: flips of the last block, as in `_patterns`, that the chosen masks leave possible.
@@ -313,19 +312,19 @@ class _Tree:
                 self._leaf(int(bound[k]), {**masks, bit: int(row.masks[k])})
             return
         depth = depth + row.selects
-        # Bounds of many children at once: the arrays of one are too small to be fast.
-        entries = 2 * classes.size * sum(len(other.masks) for other in rows.values())
-        at_once = min(max(1, _TOGETHER // max(1, entries)), _MOST_TOGETHER)
+        # A child: one more mask chosen. Bounds of many at once: the arrays of one are too small to be fast.
+        entries_a_child = 2 * classes.size * sum(len(other.masks) for other in rows.values())
+        at_once = min(max(1, _TOGETHER // max(1, entries_a_child)), _MOST_TOGETHER)
         for start in range(0, len(order), at_once):
             children = order[start : start + at_once]
-            children = children[bound[children] <= self._most]
+            children = children[bound[children] <= self._most_excess]
             ones = classes & row.lanes[children, None]
-            nodes = np.concatenate([ones, classes ^ ones], axis=1)
+            nodes = np.concatenate([ones, classes ^ ones], axis=1)  # each class in two: bit set, bit clear
             of_bits = {b: self._bounds(nodes, other, depth + other.selects) for b, other in rows.items()}
             # Every remaining bit must take one of its masks, so the best of each is a bound.
             least = np.max([of.min(axis=1) for of in of_bits.values()], axis=0)
             for k, child in enumerate(children.tolist()):
-                if least[k] <= self._most:  # which falls as children are searched
+                if least[k] <= self._most_excess:  # which falls as children are searched
                     chosen = {**masks, bit: int(row.masks[child])}
                     rest = [flips for flips in patterns if flips >> bit & 1 == row.flips[child]]
                     child_bounds = {b: of[k] for b, of in of_bits.items()}
@@ -335,7 +334,7 @@ class _Tree:
         """Which masks may give less excess than the best, or as little in fewer elements."""
         last, (excess, used) = self.question.last, self._below
         if last is None:
-            return bounds <= self._most
+            return bounds <= self._most_excess
         fits = np.isin(row.flips, [flips >> bit & 1 for flips in patterns])
         shorter = np.isin(row.flips, [flips >> bit & 1 for flips in patterns if last.reach[flips] < used])
         kept: BoolArray = ((bounds < excess) & fits) | ((bounds == excess) & shorter)
@@ -344,12 +343,7 @@ class _Tree:
     def _leaf(self, excess: int, masks: Masks) -> None:
         """Keep complete masks if they are the best."""
         question = self.question
-        flips = 0
-        if question.last is not None:
-            flips = sum(
-                1 << bit for bit, mask in masks.items() if (mask & question.last.sources).bit_count() & 1
-            )
-        used = question.used(flips)
+        used = question.used(0 if question.last is None else question.last.flips(masks))
         if (question.most is None or used <= question.most) and (excess, used) < self._below:
             self.best = Swizzled(excess, used, {bit: mask for bit, mask in masks.items() if mask})
 
@@ -362,6 +356,30 @@ def lane_bits(lanes_held: BoolArray) -> Lanes:
     bits[..., : held.shape[-1]] = held
     lanes: Lanes = bits.view(kind)[..., 0]
     return lanes
+
+
+def lanes_with(words: IntArray, bits: Sequence[int]) -> Lanes:
+    """The lanes of each phase whose word has a bit set, for each of these bits, shape (bits, phases).
+
+    `words`: word offsets, -1 for absent, shape (phases, lanes).
+    """
+    held = np.maximum(words, 0)  # an absent word has no bit set
+    found = np.empty((len(bits), len(words)), lane_bits(words[:1] >= 0).dtype)
+    for lanes, bit in zip(found, bits, strict=True):
+        lanes[:] = lane_bits((held >> bit & 1).astype(np.bool_))
+    return found
+
+
+def flipped_lanes(source_lanes: Lanes) -> Lanes:
+    """For every set of source bits, the lanes in which an odd number of them is set, shape (sets, phases).
+
+    `source_lanes`: the lanes in which each source bit is set, shape (sources, phases). Set k holds source i
+    if bit i of k is set.
+    """
+    flipped = np.zeros_like(source_lanes, shape=(1, *source_lanes.shape[1:]))
+    for lanes in source_lanes:
+        flipped = np.concatenate([flipped, flipped ^ lanes])
+    return flipped
 
 
 def _first_of_each(flips: IntArray, allowed: BoolArray) -> BoolArray:

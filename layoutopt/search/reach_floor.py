@@ -45,7 +45,7 @@ from layoutopt.search.cheaper import Cheaper
 from layoutopt.search.fall_back import fall_back, likely
 from layoutopt.search.proposal import Proposal
 from layoutopt.search.refuters import Refuters
-from layoutopt.search.scene import EFFORT_A_CANDIDATE, FEW_STEPS, GATHERING, STEPS, TOGETHER, Scene
+from layoutopt.search.scene import EFFORT_A_CANDIDATE, FEW_STEPS, STEPS, TOGETHER, Scene, for_listing
 from layoutopt.search.tables import above_floor, at_floor
 
 # Shares of the work left, and effort at most, after which a layout of the least excess is sought; where any
@@ -271,7 +271,7 @@ class ReachFloor:
             return Verdict(known=Solution(candidate, {}))
         reach = max((r for r in scene.reaches(candidate) if r <= most_swizzled), default=None)
         if reach is None:
-            self._refuters.learn(candidate, None)
+            self._refuters.learn(candidate)
             return Verdict(refuted=True)
         return self._by_tree(replace(candidate, span=reach), phases)
 
@@ -497,7 +497,7 @@ class ReachFloor:
                 dearer = self.best is not None and self._swizzled_bound(candidate) < self.best.candidate.span
                 if not dearer and self._polished < _MOST_POLISHED:
                     self._polished += 1
-                    for cheaper in self.cheaper.of_few_shifts(verdict.known, self.best):
+                    for cheaper in self.cheaper.of_few_shifts(verdict.known, than=self.best):
                         self._keep(cheaper)
             elif not verdict.refuted:
                 self._undecided.append(candidate)
@@ -517,7 +517,7 @@ class ReachFloor:
 
     def _count_plain(self) -> None:
         """Add all candidates without a swizzle to the tally, as far as time allows."""
-        part = current().portion(*GATHERING)
+        part = for_listing()
         try:
             for candidate in itertools.chain.from_iterable(self.scene.candidates()):
                 self.tally.unswizzled.append(self.scene.plain(candidate))

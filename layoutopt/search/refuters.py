@@ -18,7 +18,7 @@ from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.model.layout_model import Solution
 from layoutopt.model.linearisations import Linearisation, Together
 from layoutopt.model.phases import PhaseSet, costs_of, ideal_of, words_of
-from layoutopt.search.mask_tree import MAX_LANES, lane_bits
+from layoutopt.search.mask_tree import MAX_LANES, flipped_lanes, lanes_with
 from layoutopt.search.scene import Scene
 
 _COUNTED: Final = 1024  # linearisations that are counted together
@@ -42,7 +42,7 @@ class Refuters:
     def refuted(self, together: Together, may_swizzle: BoolArray) -> BoolArray:
         """Which linearisations `together` are refuted, shape (linearisations,): a phase exceeds its ceiling.
 
-        As they are; where `may_swizzle`, under every swizzle. Of the others nothing is known.
+        Where `may_swizzle`, under every swizzle; else as they are. Of those not refuted nothing is known.
         """
         refuted = np.zeros(len(together), np.bool_)
         if not self._kept:
@@ -54,7 +54,7 @@ class Refuters:
         sources = self._sources(together, left)
         if sources is None or len(left) << len(sources) > _MOST_ENTRIES:
             return refuted
-        # Whether every mask of every bank bit may still do; without any of some bit, there is no swizzle.
+        # Which masks of each bank bit no phase rules out; where a bit has none left, there is no swizzle.
         masks = np.ones((len(left), len(self._bits), 1 << len(sources)), np.bool_)
         for phases, left in self._latest_first(may_swizzle, refuted):
             may_do = self._masks_that_may_do(phases, together, left, sources, self._bits)
@@ -65,7 +65,7 @@ class Refuters:
         return refuted
 
     def _latest_first(self, asked: BoolArray, refuted: BoolArray) -> Iterator[tuple[PhaseSet, IntArray]]:
-        """The phases that are kept, in sets, and those asked that are not refuted by then.
+        """The phases that are kept, in sets of one rule, and indices of those asked that none refuted so far.
 
         The more linearisations are left, the smaller the sets.
         """
@@ -76,11 +76,11 @@ class Refuters:
                 yield self.scene.sets[k].only(rows[:count]), left
                 rows = rows[count:]
 
-    def learn(self, candidate: Linearisation, bit: int | None) -> None:
+    def learn(self, candidate: Linearisation, bit: int | None = None) -> None:
         """Keep the phases that refuted a candidate.
 
-        The phase that exceeds its ceiling most without a swizzle; with a bank bit, a few phases of which one
-        exceeds its ceiling under every mask of that bit.
+        Without `bit`, the phase that exceeds its ceiling most where there is no swizzle; with it, a few
+        phases of which one exceeds its ceiling under every mask of that bank bit.
         """
         together, one, sets = Together.of([candidate]), np.zeros(1, np.int64), self.scene.sets
         if bit is None:
@@ -158,30 +158,33 @@ class Refuters:
         A bank bit tells two halves of the banks apart: the phase may have no more words in either than these
         banks serve within the ceiling. True also where that is not looked into.
 
-        Shape (len(which), phases, bits, masks): of linearisations `which`, a mask for each set of `sources`.
+        Args:
+            s: the phases.
+            which: indices of the linearisations asked about.
+            sources: bits that masks may read. Mask k of a bit reads source i if bit i of k is set.
+            bits: the bank bits, as bits of the word offset.
+
+        Returns:
+            Shape (len(which), phases, len(bits), masks).
         """
         words, ceilings = self._words_and_ceilings(s, together, which)
         may_do = np.ones((*ceilings.shape, len(bits), 1 << len(sources)), np.bool_)
         words, ceilings = words.reshape(-1, words.shape[2]), ceilings.reshape(-1)
-        banks, low = s.rule.banks // s.chunk_words, s.chunk_words.bit_length() - 1
-        selects = range(low, s.rule.banks.bit_length() - 1)
-        asked = [n for n, bit in enumerate(bits) if bit in selects]
+        # Lower bits tell words inside what one lane covers apart: they select no bank of this phase.
+        select_a_bank = range(s.chunk_words.bit_length() - 1, s.rule.banks.bit_length() - 1)
+        asked = [n for n, bit in enumerate(bits) if bit in select_a_bank]
         if words.shape[-1] > MAX_LANES or not asked:
             return may_do
-        held = words >= 0  # others are no lane's, or the same as another lane's
-        word, count = np.where(held, words, 0).astype(np.int32), held.sum(axis=1)
-        # Each half of the banks serves at most so many of a phase's words.
-        most = np.minimum(ceilings * banks // 2, count)
-        least, most = ((count - most).astype(np.uint8)[:, None, None], most.astype(np.uint8)[:, None, None])
-        shifts = np.array([*selects, *sources], np.int32)
-        lanes = lane_bits((word >> shifts[:, None, None] & 1).astype(np.bool_))
-        flips = np.zeros((len(words), 1), lanes.dtype)
-        for source in lanes[len(selects) :]:
-            flips = np.concatenate([flips, flips ^ source[:, None]], axis=1)
-        banked = lanes[[bits[n] - low for n in asked]]
-        ones = np.bitwise_count(flips[:, None] ^ np.moveaxis(banked, 0, 1)[..., None])
-        within = (least <= ones) & (ones <= most)
-        may_do[:, :, asked] = within.reshape(*may_do.shape[:2], *ones.shape[1:])
+        count = (words >= 0).sum(axis=1)  # the others are no lane's, or the same as another lane's
+        # Words that half of the banks serves at most; the other half serves the rest, at most as many. In the
+        # type of the counts that are compared with them.
+        most = np.minimum(ceilings * (s.rule.banks // s.chunk_words) // 2, count)
+        least, most = (limit.astype(np.uint8)[:, None] for limit in (count - most, most))
+        words = words.astype(np.int32)
+        flipped = flipped_lanes(lanes_with(words, sources))
+        for n, lanes in zip(asked, lanes_with(words, [bits[n] for n in asked]), strict=True):
+            ones = np.bitwise_count(flipped ^ lanes).T  # words of each phase in the half where the bit is set
+            may_do[:, :, n] = ((least <= ones) & (ones <= most)).reshape(may_do[:, :, n].shape)
         return may_do
 
 

@@ -17,7 +17,7 @@ from layoutopt.engine.case import Case
 from layoutopt.engine.referee import excess_under
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.arrays import IntArray
-from layoutopt.ground.budget import OutOfTime, checkpoint, current, unhurried
+from layoutopt.ground.budget import Budget, OutOfTime, checkpoint, current, unhurried
 from layoutopt.index.index_code import index_code
 from layoutopt.layout.formula import offset_expression
 from layoutopt.layout.layout import Layout, Target
@@ -59,9 +59,9 @@ from layoutopt.search.proposal import COUNTED, STOPPED, Ask, Found, Proposal, Pr
 STEPS, _STEPS_OF_FEW_SHIFTS, FEW_STEPS = 1 << 26, 1 << 22, 1 << 19
 # Linearisations of whole dimensions among which pads may be a period or more.
 _MOST_FAR = 1024
-# Share of the work left, and effort at most, to list other kinds before any is tried; and the effort of one.
-GATHERING = (0.2, 2.0)
-EFFORT_A_CANDIDATE = 2e-5
+# Share of the work left, and effort at most, to list candidates of other kinds before any is tried.
+_LISTING_SHARE, _MOST_LISTING = 0.2, 2.0
+EFFORT_A_CANDIDATE = 2e-5  # of listing one, in seconds of a quiet machine
 _COST_OPEN: Final = "that no index of these families is cheaper is not proved"
 TOGETHER = 256  # linearisations that are looked at at once, at most
 
@@ -78,6 +78,11 @@ class Tally:
     exhausted: bool = True  # whether every candidate of the families was tried
     unswizzled: list[Solution] = field(default_factory=list)  # every candidate tried, without a swizzle
     growth: ModelGrowth | None = None  # statistics of the CP-SAT model, where there was one
+
+
+def for_listing() -> Budget:
+    """What the budget in force allows for listing candidates of one kind."""
+    return current().portion(_LISTING_SHARE, _MOST_LISTING)
 
 
 def _is_binary(shape: tuple[int, ...]) -> bool:
@@ -242,7 +247,7 @@ class Scene:
             tight: list[Linearisation] = []
             candidates = unpadded(self.space, cuts, known())
             rotations = rotated(self.space) if cuts == 0 else ()
-            part = current().portion(*GATHERING)  # of each number of cuts
+            part = for_listing()  # of each number of cuts
             try:
                 for candidate in itertools.chain(candidates, rotations):
                     (tight if candidate.span == self.tile.elements else larger).append(candidate)
