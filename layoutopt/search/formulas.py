@@ -64,62 +64,63 @@ def _refuted(search: Search) -> Proposal | None:
 def _plainest(search: Search) -> Proposal | None:
     """Of the formulas of fewest operations, that of the fewest instructions, then least excess, then bytes.
 
-    None where excess comes first, or no layout was found that needs no swizzle. Proved only where no layout
-    of any kind can have fewer instructions, excess or bytes.
+    None where instructions do not come first, or no layout was found that needs no swizzle. Proved only where
+    no layout of any kind can have fewer instructions, excess or bytes.
     """
     scene = search.scene
     if not scene.wants_plainest:
         return None
     best: Solution | None = None
-    # Operations at most; and the best so far: index instructions, excess, span.
-    most, least = least_operations(scene.space), (math.inf, math.inf, math.inf)
+    best_rank = math.inf, math.inf, math.inf  # index instructions, weighted excess, span
+    most_operations = least_operations(scene.space)
     try:
         for candidate in itertools.chain.from_iterable(scene.candidates()):
             if best is not None and current().spent:
                 break
-            if candidate.operations > most or not scene.fits(candidate.span):
+            if candidate.operations > most_operations or not scene.fits(candidate.span):
                 continue
-            cost = scene.instructions(Solution(candidate, masks={}, excess=0))
-            if (cost, scene.floor, candidate.span) < least:  # else no excess makes it better
+            instructions = scene.instructions(Solution(candidate, masks={}, excess=0))
+            # Excess takes long to count, and is looked at only where the least would make this the best.
+            if (instructions, scene.floor, candidate.span) < best_rank:
                 solution = scene.plain(candidate)
-                if (cost, solution.excess, candidate.span) < least:
-                    best, least = solution, (cost, solution.excess, candidate.span)
-                    most = candidate.operations
+                rank_of_plain = instructions, solution.excess, candidate.span
+                if rank_of_plain < best_rank:
+                    best, best_rank, most_operations = solution, rank_of_plain, candidate.operations
     except OutOfTime:
         scene.tally.exhausted = False
     if best is None:
         return None
     size = int(scene.layout(best).table().max()) + scene.tile.element_bytes
     fewest = least_instructions(with_loops(scene.problem), scene.trace)
-    proved = (least[0], best.excess, size) <= (fewest, scene.floor, scene.tile.bytes)
+    proved = (best_rank[0], best.excess, size) <= (fewest, scene.floor, scene.tile.bytes)
     scene.tally.undecided_span = scene.tile.elements  # of fewer bytes, nothing is proved
     return replace(scene.proposal(best, scene.floor), left_open=not proved)
 
 
 def _smallest(search: Search) -> Proposal | None:
-    """The smallest layout whose excess is the floor; None where there is none and more excess will do.
+    """The smallest layout whose excess is the floor; None where the next stage is to look for more excess.
 
-    Without a layout if the time is over before one is found, or if none keeps to the constraints.
+    A proposal without a layout if the time is over before one is found, or if none keeps to the constraints.
+    `search.reach` stays for the next stage.
     """
     scene = search.scene
     tally = scene.tally
     try:
         search.reach = ReachFloor(scene, presolved=scene.ask.method == "auto")
     except OutOfTime:
-        # Before any search: the best of a few layouts without a swizzle.
-        fall_back(scene)
+        fall_back(scene)  # puts a few layouts without a swizzle into the tally
         tally.undecided_span = scene.tile.elements
         return scene.unswizzled("out of time")
     found = search.reach.run()
     if search.reach.table is not None:  # found on the way, and no formula is as small
         return search.reach.table
-    if not tally.unswizzled:
+    if not tally.unswizzled:  # nor anything else
         out_of_time = current().spent or not tally.exhausted
         reason = "out of time" if out_of_time else NONE_KEEPS_TO_THEM
         return scene.none(reason, scene.scope, not out_of_time)
     if found is not None and found.excess == scene.floor:
         if not tally.exhausted:
-            tally.undecided_span = scene.tile.elements
+            tally.undecided_span = scene.tile.elements  # a smaller one is not refuted
         return scene.proposal(found, scene.floor)
     if scene.conflict_free and tally.undecided_span is None and tally.exhausted:
         return scene.none(ALL_HAVE_CONFLICTS, scene.scope, True)
@@ -153,29 +154,30 @@ class _LeastExcess:
     def run(self) -> Proposal:
         """The best layout found, and what is proved of it, or why there is none."""
         tally, scene = self.tally, self.scene
-        left = self._to_swizzle()
-        first = self._by_tree(left[:_AT_FIRST], _TREE_STEPS[0])
-        if self.best is not None and scene.counted is scene.trace:
+        undecided = self._to_swizzle()
+        first, later = undecided[:_AT_FIRST], undecided[_AT_FIRST:]
+        first = self._by_tree(first, _TREE_STEPS[0])
+        if self.best is not None and scene.counted is scene.trace:  # not of a sample
             # Of the best so far, which may be too large, nothing is proved.
             so_far = scene.proposal(self.best, scene.floor)
             if (table := instead(scene.case, so_far, scene.ask)) is not None:
                 return table
-        left = first + left[_AT_FIRST:]
+        undecided = first + later
         for steps in _TREE_STEPS:
-            left = self._by_tree(left, steps)
-        left = [candidate for candidate in left if self._may_be_better(candidate)]
+            undecided = self._by_tree(undecided, steps)
+        undecided = [candidate for candidate in undecided if self._may_be_better(candidate)]
         if tally.growth is not None:
             tally.growth = replace(tally.growth, trees=self._trees)
-        everything_tried = tally.exhausted and not left
-        # A smaller layout could only lie over one of those left: the least size of each, in elements.
-        spans = [reach for candidate in left for reach in scene.reaches(candidate)[:1]]
-        tally.undecided_span = min(spans, default=None) if tally.exhausted else scene.tile.elements
+        everything_tried = tally.exhausted and not undecided
+        # A smaller layout could only lie over one of those undecided: the least size of each, in elements.
+        sizes = [scene.reaches(candidate)[0] for candidate in undecided]
+        tally.undecided_span = min(sizes, default=None) if tally.exhausted else scene.tile.elements
         best = self.best
         if best is None:
             reason = ALL_HAVE_CONFLICTS if scene.conflict_free else NONE_KEEPS_TO_THEM
             return scene.none(reason if everything_tried else "out of time", scene.scope, everything_tried)
         if self.search.reach is not None:
-            best = self.search.reach.cheaper.alike(best, (), best.excess)
+            best = self.search.reach.cheaper.alike(best, known=(), excess=best.excess)
         return scene.proposal(best, max(self._proved, best.excess) if everything_tried else self._proved)
 
     def _to_swizzle(self) -> list[Linearisation]:
@@ -209,12 +211,11 @@ class _LeastExcess:
         return (self._proved, self.scene.reaches(candidate)[0]) < self._below
 
     def _by_tree(self, candidates: Sequence[Linearisation], steps: int) -> list[Linearisation]:
-        """Search a tree of masks over each candidate for a better layout; gives candidates left undecided.
+        """Search a tree of masks over each candidate for a better layout; the candidates left undecided.
 
-        `steps` limits each tree: classes that it counts.
+        `steps`: classes of words that each tree may count.
         """
         undecided, scene = [], self.scene
-        most = None if scene.limit is None else scene.limit // scene.tile.element_bytes
         for candidate in candidates:
             if not self._may_be_better(candidate):
                 continue
@@ -226,7 +227,9 @@ class _LeastExcess:
             if self.best is not None:
                 scene.tell(*self._below, self._proved, candidate.family)
             phases = scene.phases(candidate)
-            searched = least_of_masks(scene.question(candidate, phases, most, self._below), steps)
+            searched = least_of_masks(
+                scene.question(candidate, phases, scene.limit_elements, self._below), steps
+            )
             if searched.best is not None:
                 exact = replace(candidate, span=searched.best.used)
                 self._consider(scene.swizzled(exact, phases, searched.best.masks))

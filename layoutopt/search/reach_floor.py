@@ -80,8 +80,17 @@ class ReachFloor:
     """The search for the smallest layout at the floor of the excess.
 
     A CP-SAT model proposes; a linearisation whose phases exceed their ceilings is written into the model with
-    them, until a proposal keeps to them. `presolved`: linearisations that counting and the tree decide stay
-    out of the model.
+    them, until a proposal keeps to them. The model knows linearisations of pitches alone: one stride for each
+    whole dimension.
+
+    Attributes:
+        presolved: whether linearisations that counting and the tree decide stay out of the model.
+        patience: the work that this search may do.
+        most: elements of the largest layout that is looked for.
+        all_pitches: whether no layout of pitches is larger than that.
+        rounds: how often the model was asked for a proposal.
+        best: the smallest at the floor so far, then of the cheapest index.
+        table: the answer in place of all formulas, where none takes the tile's own bytes.
     """
 
     def __init__(self, scene: Scene, *, presolved: bool) -> None:
@@ -89,63 +98,70 @@ class ReachFloor:
         self.presolved = presolved
         share, effort = _PATIENCE[scene.conflict_free]
         self.patience = current().part(share).portion(1, effort)
-        largest = most_elements(scene.space)  # that some pitch needs
-        if scene.limit is not None:
-            limit = scene.limit // scene.tile.element_bytes
-            largest = limit if scene.space.far else min(largest, limit)
+        largest = most_elements(scene.space)
+        if scene.limit_elements is not None:  # with pads of any length, it alone bounds them
+            largest = scene.limit_elements if scene.space.far else min(largest, scene.limit_elements)
         self.all_pitches = largest <= MOST_ELEMENTS
         self.most = min(largest, MOST_ELEMENTS)
+        self.best: Solution | None = None
+        self.table: Proposal | None = None
+        self._found: list[Solution] = []  # all layouts found at the floor
+        # The model, what it proposed that exceeds a ceiling, and whether it was asked at all.
         self.model = LayoutModel(
             scene.space, scene.field, scene.sets, scene.tile, self.most, ideal=scene.conflict_free
         )
-        # Linearisations of pitches, by rising span; the next of them; and those decided or written out.
+        self.rounds = 0
+        self._rejected: list[Linearisation] = []
+        self._model_asked = False
+        # Linearisations of pitches, by rising span (a swizzle shortens by less than a block); the next of
+        # them; and those decided or written out.
         self._by_span = by_span(scene.space, self.most + scene.block - 1)
         self._next_pitches: deque[Linearisation] = deque()
         self._visited: set[Linearisation] = set()
-        self._pending = True  # the model was not solved yet
-        # Candidates of all families by rising span and operations, in batches; the rest of the last batch.
+        # Candidates of all families in batches, by rising span and operations: those of no cut, of one, ...
+        # How many batches were drawn, and the rest of the last one.
         if scene.space.families <= WITHIN:
             self._batches = iter([list(unpadded(scene.space, 0))])
         else:
             self._batches = scene.candidates(self._dense_cost)
+        self._drawn = 0
         self._batch: deque[Linearisation] = deque()
-        self._listed = 0  # batches that were drawn: those of no cut, of one, ...
         self._undecided: list[Linearisation] = []  # of these, by counting and the tree
         self._polished = 0  # of these, layouts whose masks were made cheaper
+        # The last linearisations of which the refuters were asked, with whether they refute each; and of how
+        # many they are asked next.
         self._refuters, self._asked_at_once = Refuters(scene), 1
+        self._asked: dict[Linearisation, bool] = {}
         self.cheaper = Cheaper(scene, self._refuters)
-        self._asked: dict[Linearisation, bool] = {}  # the last batch, and whether the refuters refute each
-        self._entries = scene.tile.elements + sum(s.elements.size for s in scene.sets)
-        # Those that they refuted and that are counted where no layout reaches the floor; the effort of all
+        # What the refuters refute is counted only where no layout reaches the floor. The effort is for all of
+        # it; entries are the lanes and elements that counting one linearisation looks at.
         self._uncounted: list[Linearisation] = []
-        self._later = 0.0
-        self.rounds = 0  # proposals of the model
-        self._rejected: list[Linearisation] = []  # proposals that exceed a ceiling
-        self.best: Solution | None = None  # smallest at the floor so far, then of the cheapest index
-        self.table: Proposal | None = None  # in place of all, where no formula takes the tile's own bytes
-        self._known: list[Solution] = []  # all layouts found at the floor
-        self._shown = 0  # entries of `tally.unswizzled` that progress lines took account of
-        self._plain: Solution | None = None  # the best of those
+        self._put_off_effort = 0.0
+        self._entries = scene.tile.elements + sum(s.elements.size for s in scene.sets)
+        # For progress lines: how many of `tally.unswizzled` they took account of, and the best of those.
+        self._shown = 0
+        self._best_shown: Solution | None = None
 
     def run(self) -> Solution | None:
-        """The smallest, then the cheapest, of all layouts at the floor; None where there is none.
+        """The smallest, then the cheapest, of all layouts at the floor; None where there is none, or `table`.
 
-        Called again, it goes on where it stopped for want of time.
+        Where there is none, the tally has what is proved of all.
         """
         tally = self.tally
         proved = self._solved()
-        self.patience = current()
         tally.growth = self._grown
         if not self.presolved:
             tally.deciders.add("cp-sat")
         tally.exhausted = tally.exhausted and proved
         if self.best is not None:
-            cheapest = self.cheaper.alike(self.best, self._known, self.scene.floor)
+            cheapest = self.cheaper.alike(self.best, self._found, self.scene.floor)
             tally.unswizzled.append(cheapest)
             return cheapest
         if self.table is not None:
             return None
-        tally.exhausted = tally.exhausted and self.all_pitches and self._later <= _MOST_EFFORT_LATER
+        # Some may have more excess than the floor without having been counted, where these are too many.
+        all_counted = self._put_off_effort <= _MOST_EFFORT_LATER
+        tally.exhausted = tally.exhausted and self.all_pitches and all_counted
         tally.refuted = self.scene.floor + 1 if tally.exhausted else 0
         if not self.presolved:
             self._count_plain()
@@ -155,7 +171,6 @@ class ReachFloor:
         counted = (s.excess for s in tally.unswizzled if self.scene.fits(s.candidate.span))
         most = min(counted, default=math.inf) if self.scene.field is None else None
         tally.unswizzled += self._refuters.counted(self._uncounted, most)
-        self._uncounted.clear()
         return None
 
     def _solved(self) -> bool:
@@ -166,9 +181,9 @@ class ReachFloor:
                     self.table = at_floor(self.scene)
                 if self.table is not None:
                     return True
-                if self._pending:
+                if not self._model_asked:
                     self._visit_next(0, _AHEAD if self.presolved and self.best is None else 0)
-                    self._grow()
+                    self._ask_model()
                 self._visit_listed(None)
         except OutOfTime:
             return False
@@ -243,7 +258,7 @@ class ReachFloor:
         """What is decided of a linearisation of pitches before the model is asked."""
         if self.presolved:
             verdict = self._presolve(candidate, self._bound, self._swizzled_bound(candidate))
-            self._known += [verdict.known] if verdict.known is not None else []
+            self._found += [verdict.known] if verdict.known is not None else []
             return verdict
         unswizzled = Solution(candidate, {})
         if candidate.span <= self._bound and self._at_floor(unswizzled):
@@ -253,13 +268,16 @@ class ReachFloor:
     def _presolve(self, candidate: Linearisation, most: int, most_swizzled: int) -> Verdict:
         """The verdict of the refuters, then of counting, then of the tree of masks.
 
-        Layouts of more elements than `most`, swizzled ones of more than `most_swizzled`, are of no use.
+        Args:
+            candidate: of any family.
+            most: elements beyond which a layout without a swizzle is of no use.
+            most_swizzled: elements beyond which a swizzled one is.
         """
         scene = self.scene
         if self._is_refuted(candidate):
             self.patience.charge(_EFFORT_REFUTED + _EFFORT_A_REFUTED_ENTRY * self._entries)
-            self._later += _EFFORT_COUNTED_LATER + _EFFORT_AN_ENTRY * self._entries
-            if self._later <= _MOST_EFFORT_LATER:
+            self._put_off_effort += _EFFORT_COUNTED_LATER + _EFFORT_AN_ENTRY * self._entries
+            if self._put_off_effort <= _MOST_EFFORT_LATER:
                 self._uncounted.append(candidate)
             return Verdict(refuted=True)
         self._tell(f"{candidate.family} of {candidate.span * scene.tile.element_bytes:,} bytes")
@@ -269,11 +287,11 @@ class ReachFloor:
         self.tally.unswizzled.append(Solution(candidate, {}, int((costs - phases.ideal) @ phases.weight)))
         if (costs <= ceilings).all() and candidate.span <= most:
             return Verdict(known=Solution(candidate, {}))
-        reach = max((r for r in scene.reaches(candidate) if r <= most_swizzled), default=None)
-        if reach is None:
+        size = max((size for size in scene.reaches(candidate) if size <= most_swizzled), default=None)
+        if size is None:  # no swizzle over it is of use
             self._refuters.learn(candidate)
             return Verdict(refuted=True)
-        return self._by_tree(replace(candidate, span=reach), phases)
+        return self._by_tree(replace(candidate, span=size), phases)
 
     def _is_refuted(self, candidate: Linearisation) -> bool:
         """Whether the refuters refute it; they are asked of the candidates after it at once, ever more."""
@@ -312,9 +330,13 @@ class ReachFloor:
 
     # The model --------------------------------------------------------------------------------
 
-    def _grow(self) -> None:
-        """Find the smallest layout in which every phase keeps to its ceiling, then the cheapest: `best`."""
-        self._pending = False
+    def _ask_model(self) -> None:
+        """Make the smallest layout of pitches at the floor, then the cheapest, `best`, if there is one.
+
+        Raises:
+            OutOfTime: patience is over, or the model cannot tell.
+        """
+        self._model_asked = True
         while self.presolved and self.best is None and not self.model.written:
             # The model knows of no more than was refuted: it would propose the next pitches.
             if (following := self._following()) is None:
@@ -322,11 +344,13 @@ class ReachFloor:
             self._visit(following)
         if self.presolved and self._settled():
             return
+        # Linearisations that are written out with a proposal that fails, itself included: ever more, as each
+        # of the next would be proposed.
         batch = 1
         while True:
             with spending(self.patience):
                 proposal = self._proposal()
-            if proposal is None:
+            if proposal is None:  # but pitches not yet visited may be shortened by a swizzle
                 if not self._visit_up_to(self._bound):
                     return
                 continue
@@ -339,7 +363,8 @@ class ReachFloor:
                 if span == self.scene.tile.elements or not self._visit_up_to(span):
                     return
             elif proposal.written:
-                # Phases keep to their ceilings, but share words, so that fewer wavefronts are their ideal.
+                # Its phases keep to their ceilings; but where lanes share words, fewer wavefronts are ideal,
+                # so that this is too much excess. The model would propose it again: the answer stays open.
                 raise OutOfTime
             else:
                 self._rejected.append(proposal.candidate)
@@ -470,32 +495,37 @@ class ReachFloor:
     # Candidates of all families ---------------------------------------------------------------
 
     def _visit_listed(self, most: int | None, cuts: int | None = None) -> None:
-        """Decide the candidates that may be better than the best, of at most `most` elements; None: all.
+        """Decide the next candidates of all families, as far as they may be better than the best.
 
-        `cuts`: of coordinates, at most; None for any number.
         They come by rising size and cost, so that the first layout found rules out most of the others.
+
+        Args:
+            most: elements that they take at most; None for all.
+            cuts: of coordinates, at most; None for any number.
         """
-        if self.best is not None and self._pending:
-            self._grow()  # whose masks are cheaper than those of the tree
+        if self.best is not None and not self._model_asked:
+            self._ask_model()  # whose masks are cheaper than those of the tree
         while True:
             self.patience.check()
-            while not self._batch and (cuts is None or self._listed <= cuts):
+            while not self._batch and (cuts is None or self._drawn <= cuts):
                 if (batch := next(self._batches, None)) is None:
                     break
                 self._batch.extend(batch)
-                self._listed += 1
+                self._drawn += 1
+            # A swizzle may shorten a layout by less than a block.
             span = self._bound + self.scene.block - 1 if most is None else most
             if not self._batch or self._batch[0].span > span:
                 return
             candidate = self._batch.popleft()
             if described(candidate, self.space) or not self._may_be_better(candidate):
-                continue
+                continue  # of pitches, which the model decides; or of no use
             verdict = self._presolve(candidate, self._bound, self._swizzled_bound(candidate))
             if verdict.known is not None:
-                self._known.append(verdict.known)
+                self._found.append(verdict.known)
                 self._keep(verdict.known)
-                dearer = self.best is not None and self._swizzled_bound(candidate) < self.best.candidate.span
-                if not dearer and self._polished < _MOST_POLISHED:
+                # Masks of fewer shifts are of no use where any swizzle of this size costs more than the best.
+                may_be_cheaper = self._swizzled_bound(candidate) == self._bound
+                if may_be_cheaper and self._polished < _MOST_POLISHED:
                     self._polished += 1
                     for cheaper in self.cheaper.of_few_shifts(verdict.known, than=self.best):
                         self._keep(cheaper)
@@ -509,9 +539,9 @@ class ReachFloor:
         scene = self.scene
         new = [s for s in self.tally.unswizzled[self._shown :] if scene.fits(s.candidate.span)]
         self._shown = len(self.tally.unswizzled)
-        known = new if self._plain is None else [self._plain, *new]
-        self._plain = min(known, key=lambda s: s.rank, default=None)
-        shown = self._plain if self.best is None else dataclasses.replace(self.best, excess=scene.floor)
+        known = new if self._best_shown is None else [self._best_shown, *new]
+        self._best_shown = min(known, key=lambda s: s.rank, default=None)
+        shown = self._best_shown if self.best is None else dataclasses.replace(self.best, excess=scene.floor)
         if shown is not None:
             scene.tell(shown.excess, shown.candidate.span, scene.floor, doing)
 

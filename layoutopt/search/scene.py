@@ -222,6 +222,11 @@ class Scene:
         """Whether `reaches` gives all sizes of swizzled layouts, so that a bound of bytes may rest on it."""
         return self.field is None or self.field.alike
 
+    @property
+    def limit_elements(self) -> int | None:
+        """Elements that a layout may take; None for any number."""
+        return None if self.limit is None else self.limit // self.tile.element_bytes
+
     def fits(self, span: int) -> bool:
         """Whether a layout of so many elements is small enough."""
         return self.limit is None or span * self.tile.element_bytes <= self.limit
