@@ -145,7 +145,7 @@ class _LeastExcess:
     def __init__(self, search: Search) -> None:
         self.search, self.scene = search, search.scene
         self.tally = self.scene.tally
-        self._trees = 0
+        self._searched: set[Linearisation] = set()  # those over which a tree was begun
         self.best: Solution | None = None
         for solution in self.tally.unswizzled:
             if self.scene.fits(solution.candidate.span):
@@ -167,7 +167,7 @@ class _LeastExcess:
             undecided = self._by_tree(undecided, steps)
         undecided = [candidate for candidate in undecided if self._may_be_better(candidate)]
         if tally.growth is not None:
-            tally.growth = replace(tally.growth, trees=self._trees)
+            tally.growth = replace(tally.growth, trees=len(self._searched))
         everything_tried = tally.exhausted and not undecided
         # A smaller layout could only lie over one of those undecided: the least size of each, in elements.
         sizes = [scene.reaches(candidate)[0] for candidate in undecided]
@@ -223,7 +223,7 @@ class _LeastExcess:
                 undecided.append(candidate)
                 continue
             self.tally.deciders.add("tree")
-            self._trees += steps == _TREE_STEPS[0]  # each candidate once
+            self._searched.add(candidate)
             if self.best is not None:
                 scene.tell(*self._below, self._proved, candidate.family)
             phases = scene.phases(candidate)

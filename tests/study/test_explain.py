@@ -2,6 +2,7 @@
 
 import json
 import re
+from unittest.mock import Mock
 
 import pytest
 from click.testing import CliRunner
@@ -34,6 +35,7 @@ from layoutopt.layout.families import without_each_part
 from layoutopt.layout.layout import Digit, Layout, Target
 from layoutopt.report.explanation_text import explanation_report
 from layoutopt.search import block
+from layoutopt.search.mask_tree import Searched
 from layoutopt.search.reach_floor import ReachFloor, Verdict
 from layoutopt.study.relaxations import Relaxations
 from layoutopt.study.solve import other_instructions, with_faster, with_hints
@@ -323,6 +325,15 @@ def test_least_excess_is_told_with_the_model():
     auto, model = (solve(problem, target=toy.toy_device(4, 4), method=m) for m in ("auto", "model"))
     assert auto.excess == model.excess > 0
     assert all(result.model.trees > 0 == result.model.batches for result in (auto, model))
+
+
+def test_a_linearisation_is_one_tree_however_often_it_is_searched(monkeypatch):
+    """The first few are searched once before the three rounds of all: where none is decided, four times."""
+    looked = Mock(return_value=Searched(None, complete=False))
+    monkeypatch.setattr("layoutopt.search.formulas.least_of_masks", looked)
+    problem = from_data(lines_of(4, families=["none", "order", "pad", "xor"]))
+    trees = solve(problem, target=toy.toy_device(4, 4)).model.trees
+    assert 4 * trees == looked.call_count > 0
 
 
 def test_what_holds_of_the_families_is_not_said_of_every_layout():
