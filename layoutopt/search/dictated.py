@@ -50,10 +50,10 @@ class Candidate(Struct, frozen=True):
     instructions: int  # boxes, matrix instructions and bulk copies that reach the tile once
     noun: str  # the word for one of `instructions`: box, copy or instruction
     box_rows: int  # contiguous runs that the boxes of TMA are made of; longer runs are fewer
-    weighted: float  # excess wavefronts with weights, in the trace's unit
-    plain: float  # excess wavefronts without weights
+    weighted_excess: float  # in wavefronts times weights, in the trace's unit
+    plain_excess: float  # in wavefronts, without weights
     bytes: int  # last offset plus element size
-    unpublished: bool  # whether it is not the layout that the file calls published
+    unpublished: bool  # whether it is not the layout that the file calls published, if it names one
 
     @property
     def title(self) -> str:
@@ -97,11 +97,9 @@ def propose(search: Search, _: Proposal | None) -> Proposal | None:
     direct, limit = _is_direct(problem), problem.layout.max_bytes
     served, refused, complete = ranked(case)
     fitting = [c for c in served if limit is None or c.bytes <= limit]
-    best = next((c for c in fitting if not (ask.conflict_free and c.weighted)), None)
-    # Why the search is left open, and what else is to be said.
-    left, reason = "", _reason(case, served, fitting, refused)
+    best = next((c for c in fitting if not (ask.conflict_free and c.weighted_excess)), None)
     scope = f"the layouts of {_named(problem)}" + ("" if direct else side_by_side(problem))
-    # The bound of the excess is that of the layouts as good in what comes before it.
+    # The bound of the excess holds for the layouts that are as good in what the objective has before it.
     alike = fitting
     if best and objective.instructions_first:
         alike = [c for c in fitting if c.flips == best.flips]
@@ -109,19 +107,24 @@ def propose(search: Search, _: Proposal | None) -> Proposal | None:
     elif best and objective.bytes_first and not ask.conflict_free:
         alike = [c for c in fitting if c.bytes == best.bytes]
         scope += f" within {best.bytes} bytes"
-    if complete and best is None and not direct:
-        reason = f"{reason} ({scope})"
-    elif complete and best is None and may_be_others(problem, case.lanes):
-        complete, left = False, NOT_ALL
-    elif not complete:
+    left, reason = "", _reason(case, served, fitting, refused)
+    if not complete:
         left, reason = STOPPED, reason if served else ""
-    least = min((c.weighted for c in alike), default=0) if complete else 0
-    plain = min((c.plain for c in alike), default=0) if complete else 0
-    size = problem.tile.bytes  # of the layouts with that excess: the best is the smallest of them
+    elif best is None and not direct:
+        reason = f"{reason} ({scope})"
+    elif best is None and may_be_others(problem, case.lanes):
+        complete, left = False, NOT_ALL
+    least, plain, size = 0.0, 0.0, problem.tile.bytes  # lower bounds
     if complete:
+        least = min((c.weighted_excess for c in alike), default=0)
+        plain = min((c.plain_excess for c in alike), default=0)
+        # Of the layouts with the least excess, the best is the smallest.
         size = best.bytes if best else min((c.bytes for c in served), default=size)
+    found = None
+    if best is not None:
+        found = Found(best.layout, best.name, best.weighted_excess, best.bytes, best.alignment_bytes)
     return Proposal(
-        Found(best.layout, best.name, best.weighted, best.bytes, best.alignment_bytes) if best else None,
+        found,
         excess_bound=Proved(least, scope, by="hardware"),
         bytes_bound=Proved(size, EVERY_LAYOUT if size == problem.tile.bytes else scope),
         plain_bound=Proved(plain, scope),
@@ -134,7 +137,7 @@ def propose(search: Search, _: Proposal | None) -> Proposal | None:
 def _reason(case: Case, served: Sequence[Candidate], fitting: Sequence[Candidate], refused: list[str]) -> str:
     """In words, the excess of the best candidate of each mode, and why other modes do not serve.
 
-    Empty if direct loads have a layout.
+    Empty if direct loads have a layout. A mode is the `name` of a candidate.
 
     Args:
         served: layouts that serve the accesses, best first.
@@ -147,15 +150,14 @@ def _reason(case: Case, served: Sequence[Candidate], fitting: Sequence[Candidate
     best: dict[str, Candidate] = {}  # of each mode
     for c in fitting:
         best.setdefault(c.name, c)
-    smallest = {c.name: c for c in sorted(served, key=lambda c: -c.bytes)}
-    larger = [
+    smallest = {c.name: c for c in sorted(served, key=lambda c: -c.bytes)}  # of each mode, which comes last
+    too_large = [
         f"{name}: takes {c.bytes:,} bytes, max_bytes is {problem.layout.max_bytes:,}"
         for name, c in smallest.items()
         if name not in best
     ]
-    unit = case.lanes.weight_unit
-    costs = [f"{c.title}, {c.weighted / unit:g} excess" for c in best.values()]
-    refused = list(dict.fromkeys([*larger, *refused]))
+    costs = [f"{c.title}, {case.in_weights(c.weighted_excess):g} excess" for c in best.values()]
+    refused = list(dict.fromkeys([*too_large, *refused]))
     if len(costs) > _NAMED:
         costs[_NAMED:] = [f"and {len(costs) - _NAMED} more, none better"]
     if len(refused) > _NAMED:
@@ -189,7 +191,7 @@ def ranked(case: Case) -> Ranked:
         ProblemFileError: as for `propose`.
     """
     problem, published = case.lowered, _published(case)
-    check_dictated(problem)
+    check_dictated(problem)  # the constraints of the file
     served: list[Candidate] = []
     unreached: list[str] = []  # by the hardware itself: not said where another layout serves
     refused: list[str] = []  # by the other accesses, or the constraints
@@ -205,6 +207,7 @@ def ranked(case: Case) -> Ranked:
             unreached.append(f"{name}: {error}")
             continue
         try:
+            # Without the first there is no answer.
             with spending(current() if served else current().at_least(_NEEDED_S)):
                 served.append(_counted(case, name, layout, table, needed, published))
         except LayoutError as error:
@@ -214,7 +217,9 @@ def ranked(case: Case) -> Ranked:
                 raise
             break
     return Ranked(
-        _best_first(case, served), refused if served else [*refused, *unreached], not current().spent
+        served=_best_first(case, served),
+        refused=refused if served else [*refused, *unreached],
+        complete=not current().spent,
     )
 
 
@@ -236,7 +241,7 @@ def _listed(case: Case, served: Sequence[Candidate]) -> Iterator[Named]:
                 return
             yield named
     best = _best_first(case, [c for c in served if limit is None or c.bytes <= limit])
-    if "tma" in _engines(problem) and not (best and best[0].weighted == 0):
+    if "tma" in _engines(problem) and not (best and best[0].weighted_excess == 0):
         for access in own:
             yield from current().while_left(of_access(access, problem.tile, short=True))
 
@@ -277,9 +282,10 @@ def _counted(
         alignment_bytes=alignment,
         instructions=sum(d.instructions for d in needed),
         noun=_NOUNS.get(" ".join(_engines(case.lowered)), "instruction"),
+        # A box lists its extents from the contiguous one on: the others count its rows.
         box_rows=sum(d.boxes * math.prod(d.box_dim[1:]) for d in needed if isinstance(d, TensorMap)),
-        weighted=case.weighted_excess(counts),
-        plain=rounded_count(sum(report.excess for report in case.reports(counts))),
+        weighted_excess=case.weighted_excess(counts),
+        plain_excess=rounded_count(sum(report.excess for report in case.reports(counts))),
         bytes=case.size(table),
         unpublished=published is None or not np.array_equal(table, published),
     )
@@ -287,7 +293,7 @@ def _counted(
 
 def _best_first(case: Case, served: Sequence[Candidate]) -> list[Candidate]:
     def rank(c: Candidate) -> tuple[float, ...]:
-        first = case.lowered.layout.objective.key(c.weighted, c.bytes, c.flips)[:2]
+        first = case.lowered.layout.objective.key(c.weighted_excess, c.bytes, c.flips)[:2]
         return *first, c.bytes, c.instructions, c.unpublished, c.box_rows, c.flips
 
     return sorted(served, key=rank)
