@@ -33,6 +33,7 @@ from msgspec.structs import replace
 from layoutopt.accesses.assignments import (
     ROUND,
     Assignment,
+    Digit,
     Twist,
     Work,
     lanes_under,
@@ -92,36 +93,44 @@ def under_layout(
     free = free_accesses(problem, gpu) if free is None else free
     if table.min() < 0:  # no layout, as whoever asks will find
         return naturally(problem, free)
-    assignments: dict[int, Assignment] = {}
-    taken: list[FreeAccess] = []
+    best: list[_Assigned] = []
     for access in free:
-        direct = is_direct_load(problem.accesses[access.number].op)
-        padded = None if direct else with_padded_segments(access, gpu)  # with idle threads
-        # Wavefronts, the assignment, and the access for which it is.
-        variants = [(*_best(problem, variant, table), variant) for variant in (access, padded) if variant]
-        _, assignments[access.number], variant = min(variants, key=lambda found: found[0])
-        taken.append(variant)
-    settled = settled_with(problem, assignments, taken)
-    reordered_accesses = list(settled.accesses)
-    step_loops = {access.number: [access.work.step_loop] for access in taken}
+        variants = [access]
+        if not is_direct_load(problem.accesses[access.number].op):
+            padded = with_padded_segments(access, gpu)  # with idle threads
+            variants += [padded] if padded is not None else []
+        found = (_best(problem, variant, table) for variant in variants)
+        best.append(min(found, key=lambda assigned: assigned.wavefronts))
+    assignments = {found.access.number: found.assignment for found in best}
+    settled = settled_with(problem, assignments, [found.access for found in best])
+    # Whose order is open: of an access whose threads were assigned, the loop over the steps of a unit.
+    step_loops = {found.access.number: [found.access.work.step_loop] for found in best}
+    accesses = list(settled.accesses)
     for k, access_of_file in enumerate(problem.accesses):
         if access_of_file.values is not None:  # the order in which a thread moves its elements is open, too
-            trips = settled.accesses[k].loops
-            loops = [
-                loop for loop in step_loops.get(k, [*trips][::-1]) if loop is not None and trips[loop] > 1
-            ]
+            trips = accesses[k].loops
+            any_loop = list(reversed(trips))
+            loops = [loop for loop in step_loops.get(k, any_loop) if loop is not None and trips[loop] > 1]
             with unhurried():
-                lanes = trace(replace(settled, accesses=(settled.accesses[k],)), gpu)
+                lanes = trace(replace(settled, accesses=(accesses[k],)), gpu)
             placed = PlacedAccess(lanes.accesses[0], table)
-            reordered_accesses[k] = reordered(settled, settled.accesses[k], loops, placed)
-    settled = replace(settled, accesses=tuple(reordered_accesses))
+            accesses[k] = reordered(settled, accesses[k], loops, placed)
+    settled = replace(settled, accesses=tuple(accesses))
     with unhurried():  # checked even if the time is over
         check_lanes(problem, settled, gpu)
     return settled
 
 
-def _best(problem: Problem, free: FreeAccess, table: IntArray) -> tuple[int, Assignment]:
-    """The fewest wavefronts that are found for a free access, and the assignment that takes them."""
+class _Assigned(NamedTuple):
+    """The best assignment found for a free access."""
+
+    wavefronts: int
+    assignment: Assignment
+    access: FreeAccess
+
+
+def _best(problem: Problem, free: FreeAccess, table: IntArray) -> _Assigned:
+    """The assignment of the fewest wavefronts that is found for a free access under a layout."""
     search = AssignmentSearch(free.lanes, table, free.work, problem.tile.shape)
     if is_direct_load(problem.accesses[free.number].op):
         found = as_written(search) or free.work.natural
@@ -130,7 +139,7 @@ def _best(problem: Problem, free: FreeAccess, table: IntArray) -> tuple[int, Ass
         if search.excess(search.lanes_under(found)) and can_deal(free.lanes):
             # Where instructions come first, none of them is to look anything up.
             found = dealt_lanes(search, found, tables=problem.layout.objective.counts_only)
-    return search.wavefronts(found), found
+    return _Assigned(search.wavefronts(found), found, free)
 
 
 class PlacedAccess(Struct, frozen=True):
@@ -179,27 +188,32 @@ class AssignmentSearch(PlacedAccess, frozen=True):
     def extensions(self, chosen: Assignment) -> list[Assignment]:
         """The assignment with one more digit, plain ones first, then XORs of two; none: enough is decided.
 
-        The digits of a segment come before all others, unless `segments_apart`.
+        The digits of a segment, whose threads are neighbours in global memory, come before all others, unless
+        `segments_apart`.
         """
-        span = chosen.span
+        span = chosen.span  # lanes whose units are told apart by the digits chosen
         if span >= min(self._decisive, self.work.units):
             return []
         of_segment = [d for d in self.work.in_segment if d not in chosen.digits]
         others = [d for d in self.work.beyond if d not in chosen.digits]
+
+        def with_digit(digit: Digit, *twists: Twist) -> Assignment:
+            return Assignment((*chosen.digits, digit), (*chosen.twists, *twists))
+
         if self.segments_apart:
+            # What is left of a segment must find room in the same warp.
             segment_rest = math.prod(d.size for d in of_segment)
             others = [d for d in others if self.warp % (span * d.size * segment_rest) == 0]
-            return [Assignment((*chosen.digits, digit)) for digit in (*of_segment, *others)]
+            return [with_digit(digit) for digit in (*of_segment, *others)]
         if of_segment:
-            # Where a segment is more than a phase, its order decides what a phase is.
+            # Where a segment is more than a phase, and no slot of it idle, its order decides what a phase is.
             any_order = self.work.slots == self.work.segment > self._decisive
-            nexts = of_segment if any_order else of_segment[:1]
-            return [Assignment((*chosen.digits, digit), chosen.twists) for digit in nexts]
-        found = [Assignment((*chosen.digits, digit), chosen.twists) for digit in others]
-        bits = [d for d in others if d.size == 2 and d.stride & (d.stride - 1) == 0]
-        for digit, twisted in itertools.permutations(bits, 2) if span & (span - 1) == 0 else ():
-            twist = Twist(twisted.dim, twisted.stride, divide=span)
-            found.append(Assignment((*chosen.digits, digit), (*chosen.twists, twist)))
+            return [with_digit(digit) for digit in (of_segment if any_order else of_segment[:1])]
+        found = [with_digit(digit) for digit in others]
+        if span & (span - 1) == 0:  # a digit of size 2 is then one bit of the lane, and can flip another
+            bits = [d for d in others if d.size == 2 and d.stride & (d.stride - 1) == 0]
+            for digit, flipped in itertools.permutations(bits, 2):
+                found.append(with_digit(digit, Twist(flipped.dim, flipped.stride, divide=span)))
         return found
 
     def completed(self, chosen: Assignment) -> Assignment:
@@ -271,8 +285,8 @@ class AssignmentSearch(PlacedAccess, frozen=True):
 def as_written(search: AssignmentSearch) -> Assignment | None:
     """The assignment in which thread t moves the unit that lies t-th in memory, as AMD direct loads must.
 
-    None unless the number of that unit is linear over F2 in the bits of t, and bit i of it has bit i of t: a
-    twist only flips bits of a digit by further ones.
+    None unless the number of that unit is linear over F2 in the bits of t, and bit i of it has bit i of t: an
+    assignment has bit i of t as digit i, and its twists only flip that by other bits.
     """
     work, table = search.work, search.table
     bits, digits = (work.units - 1).bit_length(), work.natural.digits
@@ -282,10 +296,11 @@ def as_written(search: AssignmentSearch) -> Assignment | None:
     element = np.ravel_multi_index(unit_coordinates(work, work.natural, number), search.shape)
     place, rest = np.divmod(table[element] - table[element].min(), search.lanes.operation.width_bytes)
     if rest.any() or (np.sort(place) != number).any():
-        return None
+        return None  # units do not lie side by side
     unit_at = np.argsort(place)
-    images = [int(unit_at[1 << k]) for k in range(bits)]
-    if moved_bits(Var("unit"), unit_at) is None or not all(image >> k & 1 for k, image in enumerate(images)):
+    is_linear = moved_bits(Var("unit"), unit_at) is not None
+    images = [int(unit_at[1 << k]) for k in range(bits)]  # bits of the unit that each bit of t flips
+    if not is_linear or not all(image >> k & 1 for k, image in enumerate(images)):
         return None
     twists = (
         Twist(digits[b].dim, digits[b].stride, 1 << k)
@@ -309,14 +324,14 @@ def dealt_lanes(search: AssignmentSearch, known: Assignment, *, tables: bool) ->
     """
     work, warp = search.work, search.warp
     if not work.keeps_to_warps(warp):
-        return known
+        return known  # a segment would be torn
     # Served in one phase, a warp would cost the same in every order of its lanes. So what `best` then finds,
     # which only chooses which warp has which units, is a lower bound of all orders.
     in_any_order = replace(search, lanes=replace(search.lanes, rule=whole_warp(search.lanes.rule)))
     base = in_any_order.best()
     least = in_any_order.wavefronts(base)
     found: list[Assignment] = [known, base]
-    # Bits of the lane and of the place in a segment may change places where segments lie within warps.
+    # Where segments without idle slots lie within warps, their digits may stand between others.
     if work.first % warp == 0 and warp % work.segment == 0 and work.slots == work.segment:
         found.append(replace(search, segments_apart=True).best())
     best = min(found, key=search.wavefronts)
@@ -367,13 +382,15 @@ def _table(work: Work, rule: PhaseRule, groups: IntArray, length: int, may_confl
     Returns:
         An expression over `tid` and the round; None where some warp's order is not found within the effort.
     """
-    threads, effort_left = work.threads, _TABLE_EFFORT
+    effort_left = _TABLE_EFFORT
     phase_of_lane = np.argsort(np.concatenate(rule.phases)) // len(rule.phases[0])
-    entry = np.arange(length)  # the table's; `place` is what it holds
-    lane, place = (work.first + entry % threads) % len(phase_of_lane), entry % threads
-    warp_begins = np.flatnonzero((lane == 0) | (entry % threads == 0)).tolist()
+    # Of each entry, the thread that has it, and its lane; the table holds these threads in another order.
+    thread = np.arange(length) % work.threads
+    lane, table = (work.first + thread) % len(phase_of_lane), thread.copy()
+    warp_begins = np.flatnonzero((lane == 0) | (thread == 0)).tolist()
     known: dict[tuple[bytes, bytes], _WarpOrder | None] = {}
     for begin, end in itertools.pairwise([*warp_begins, length]):
+        # The instructions of all warps that have these entries, shape (instructions, lanes).
         rows = np.concatenate([groups[at : at + end - begin].T for at in range(begin, len(groups), length)])
         # Each group named by the first lane that has it: warps whose pieces meet alike share an order.
         pattern = np.where(rows < 0, -1, (rows[:, :, None] == rows[:, None, :]).argmax(axis=2))
@@ -386,11 +403,21 @@ def _table(work: Work, rule: PhaseRule, groups: IntArray, length: int, may_confl
         order = known[key]
         if order is None or current().spent or (order.avoidable and not may_conflict):
             return None
-        place[begin:end] = place[begin:end][order.lanes]
-    number = Op("+", (_TID, Op("*", (Const(threads), Var(ROUND))))) if length > threads else _TID
-    looked_up = Lookup(tuple(place.tolist()), Op("%", (number, Const(length))), "")
-    first = Op("*", (Op("//", (_TID, Const(length))), Const(length)))
-    return looked_up if length > threads else Op("+", (first, looked_up))
+        table[begin:end] = table[begin:end][order.lanes]
+    return _looked_up(table, work.threads)
+
+
+def _looked_up(table: IntArray, threads: int) -> Node:
+    """The thread that a table names, over `tid`; over the round, too, where it has more entries than threads.
+
+    A shorter table repeats: it reorders every `len(table)` threads in a row alike.
+    """
+    entries, length = tuple(table.tolist()), Const(len(table))
+    if len(table) > threads:
+        number = Op("+", (_TID, Op("*", (Const(threads), Var(ROUND)))))
+        return Lookup(entries, Op("%", (number, length)), "")
+    first = Op("*", (Op("//", (_TID, length)), length))
+    return Op("+", (first, Lookup(entries, Op("%", (_TID, length)), "")))
 
 
 class _WarpOrder(NamedTuple):
@@ -404,13 +431,14 @@ class _WarpOrder(NamedTuple):
 def _warp_order(groups: IntArray, times: IntArray, phase: IntArray, effort: float) -> _WarpOrder | None:
     """The order of a warp's lanes of the fewest wavefronts over several instructions that CP-SAT finds.
 
+    None where it finds no order within the effort, or there are too many instructions.
+
     Args:
         groups: bank group (the banks that one piece fills) of each lane's piece, a piece of its own; -1 for
             none; shape (instructions, lanes).
         times: how often each instruction comes.
-        phase: in which each lane is served.
-        effort: limit of the solver's deterministic time. None where it finds no order in it, or for too many
-            instructions.
+        phase: number of the phase in which each lane is served.
+        effort: limit of the solver's deterministic time.
     """
     if len(groups) > _MOST_ROWS or effort <= 0:
         return None
@@ -421,13 +449,14 @@ def _warp_order(groups: IntArray, times: IntArray, phase: IntArray, effort: floa
         model.exactly_one(literals)
     for p, count in enumerate(lanes_of_phase.tolist()):
         model.linear([(literals[p], 1) for literals in served_in], (count, count))
+    # Wavefronts of each instruction in each phase with their weight, and the least that they sum to.
     terms, floor = [], 0
     for row, weight in zip(groups, times, strict=True):
         floor += int(weight) * _least_wavefronts(row[row >= 0], lanes_of_phase)
         for p in range(len(lanes_of_phase)):
             wavefronts = model.integer(0, len(phase))
             terms.append((wavefronts, int(weight)))
-            for group in np.unique(row[row >= 0]).tolist():
+            for group in np.unique(row[row >= 0]).tolist():  # no group has more pieces in the phase
                 load = [(served_in[lane][p], 1) for lane in np.flatnonzero(row == group)]
                 model.linear([*load, (wavefronts, -1)], (-len(phase), 0))
     # Implied, for speed: a row takes its floor at least, and at most a wavefront a lane.
@@ -456,15 +485,17 @@ def _least_wavefronts(groups: IntArray, lanes_of_phase: IntArray) -> int:
 def reordered(problem: Problem, access: Access, loops: Sequence[str], placed: PlacedAccess) -> Access:
     """The access with one of the loops in the order of least excess, written into its index.
 
+    Itself where no other order of a loop that is tried has less.
+
     Args:
         problem: whose threads.
         access: as written.
-        loops: those that may have another order.
+        loops: those that may have another order; one of them gets it.
         placed: the access under the layout.
     """
     ranges = expression_ranges(problem.threads, placed.warp, access.loops)
     turns = ((loop, turn) for loop in loops for turn in _turns(loop, access.loops[loop], placed.warp))
-    least, best = placed.excess(placed.lanes), dict[str, Node]()
+    least, best = placed.excess(placed.lanes), dict[str, Node]()  # what to write for the loop's variable
     for loop, turn in current().while_left(turns):
         if least == 0:
             break
