@@ -23,7 +23,7 @@ second front, of layouts that need the alignment of their accesses only, explore
 that alignment would win.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
@@ -246,13 +246,21 @@ class Front:
     reason: str = ""  # why there is no smaller layout, or none was found
 
     def explore(self, unit: Unit, solver: Callable[[Problem], Answer], *, again: bool = False) -> None:
-        """Add the next point; with `again`, solve for the last one with more time and keep the better.
+        """Add the next point, of fewer bytes; with `again`, solve for the last one with more time.
 
-        `unit`: whose front this is; it says what a result has of the first objective, and its bound.
+        Of the last one solved twice, the better is kept. Where no layout is found, `smaller`, `stuck` and
+        `reason` say what is known.
+
+        Args:
+            unit: whose front this is; it says what a result has of the first objective, and its bound.
+            solver: solves a problem.
         """
         before = self.points[:-1] if again else self.points
-        # What is solved for has no less than this.
-        known_bound = self.points[-1].bound if again else self.smaller.value if self.smaller else Fraction(0)
+        known_bound = Fraction(0)  # of what is solved for now
+        if again:
+            known_bound = self.points[-1].bound
+        elif self.smaller is not None:
+            known_bound = self.smaller.value
         layout = self.problem.layout
         if before:
             layout = replace(layout, max_bytes=before[-1].bytes - 1)
@@ -419,9 +427,10 @@ def explore(
     for i, unit in enumerate(units):
         unit.front = Front(_within(unit, _room(i, unit, plan, elements, limit)))
     while not time.spent:
-        chosen = _best(plan, [list(_options(unit, optimistic=False)) for unit in units], limit)
+        chosen = _best(plan, [_options(unit, optimistic=False) for unit in units], limit)
         if chosen is None:
             break
+        # Bounds without a layout are explored; where there are none, layouts that are not proved best.
         options = list(zip(units, chosen.options, strict=True))
         unknown = [(unit, o) for unit, o in options if o.point is None]
         cut_short = [(unit, o) for unit, o in options if _deserves_more_time(o)]
@@ -430,19 +439,23 @@ def explore(
         # The smallest first: what it leaves of its time is for the others.
         smallest_first = sorted(unknown or cut_short, key=lambda pair: pair[0].case.lowered.tile.elements)
         for k, (unit, option) in enumerate(smallest_first):
-            front = option.front
-            if front is None:
-                layout = replace(unit.front.problem.layout, alignment_bytes=unit.plain_alignment)
-                unit.plain = front = Front(replace(unit.front.problem, layout=layout))
-            # All that is left for first points and those solved again, half of it for further ones.
+            front = option.front if option.front is not None else _begun_plain(unit)
+            # Of the time left, the further points of fronts get half, all others all of it, in equal parts.
             share = (0.5 if unknown and front.points else 1.0) / (len(smallest_first) - k)
             front.last_seconds = None if time.seconds is None else time.seconds * share
             front.explore(unit, partial(solver, unit, share), again=not unknown)
     found = [[o for o in _options(unit, optimistic=False) if o.point is not None] for unit in units]
     best = _best(plan, found, limit)
-    bound = _best(plan, [list(_options(unit, optimistic=True)) for unit in units], limit)
+    bound = _best(plan, [_options(unit, optimistic=True) for unit in units], limit)
     points = None if best is None else tuple(o.point for o in best.options if o.point is not None)
-    return Explored(points, best and best.key, bound and bound.key)
+    return Explored(points, key=best and best.key, bound=bound and bound.key)
+
+
+def _begun_plain(unit: Unit) -> Front:
+    """The front of a unit's layouts that need the plain alignment only, without points yet."""
+    layout = replace(unit.front.problem.layout, alignment_bytes=unit.plain_alignment)
+    unit.plain = Front(replace(unit.front.problem, layout=layout))
+    return unit.plain
 
 
 def _deserves_more_time(option: Option) -> bool:
@@ -473,8 +486,11 @@ def _within(unit: Unit, room: int | None) -> Problem:
     return replace(problem, layout=changed)
 
 
-def _best(plan: Plan, options: Sequence[Sequence[Option]], limit: int | None) -> Combination | None:
-    """The combination of an option of each unit with the least key; None if none is within `limit` bytes."""
+def _best(plan: Plan, options: Sequence[Iterable[Option]], limit: int | None) -> Combination | None:
+    """The combination of an option of each unit with the least key; None if none is within `limit` bytes.
+
+    `options`: those of each unit.
+    """
     ordered = [sorted(of_unit, key=lambda o: (o.cost, o.size, o.operations)) for of_unit in options]
     if not all(ordered):
         return None
@@ -501,8 +517,8 @@ def _best(plan: Plan, options: Sequence[Sequence[Option]], limit: int | None) ->
         size = pack(plan, sizes, [o.alignment for o in chosen]).end
         if limit is not None and size > limit:
             return
-        unknown = sum(o.point is None for o in chosen)
-        key = Key(cost, size, unknown, sum(o.operations for o in chosen))
+        without_layout = sum(o.point is None for o in chosen)
+        key = Key(cost, size, without_layout, operations=sum(o.operations for o in chosen))
         if best is None or key < best.key:
             best = Combination(key, chosen)
 
