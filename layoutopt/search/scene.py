@@ -113,7 +113,20 @@ def _check_alignment(trace: Trace, alignment: int | None) -> None:
 
 
 class Scene:
-    """The problem as every stage of a search sees it."""
+    """The problem as every stage of a search sees it.
+
+    Attributes:
+        trace: the accesses whose lanes are certain before run time.
+        counted: the instructions of `trace` whose excess counts: all, or a sample.
+        sets: the phases of `counted`.
+        limit: bytes that a layout may take; None for any number.
+        space: what bounds the candidates.
+        field: where a swizzle may act; None where there is no swizzle.
+        counts_swizzles: whether swizzles that the model knows nothing of are to be counted one by one.
+        scope: the families searched, in words.
+        floor, plain_floor: the excess that counting proves of every layout, weighted and not.
+        tally: what the stages found and leave open.
+    """
 
     def __init__(self, case: Case, ask: Ask, counted: Trace | None = None) -> None:
         """The candidates that the problem allows, and the counting bound of its excess.
@@ -130,33 +143,33 @@ class Scene:
         self.case, self.problem, self.trace, self.ask = case, problem, trace, ask
         self.counted = counted or trace
         self.tile, self.conflict_free = problem.tile, ask.conflict_free
-        self.limit = problem.layout.max_bytes
-        self._sizes: dict[Linearisation, tuple[int, ...]] = {}
+        self.objective, self.limit = problem.layout.objective, problem.layout.max_bytes
+        self._sizes: dict[Linearisation, tuple[int, ...]] = {}  # see `reaches`
         self.sets = phase_sets(self.counted, self.tile, trace if counted else None)
         families, alignment = problem.layout.families or FAMILIES, problem.layout.alignment_bytes
         _check_alignment(trace, alignment)
-        row_bytes = (
-            max(s.rule.banks * s.rule.bank_bytes for s in self.sets)
-            if self.sets
-            else device.banks * device.bank_bytes
+        # A row of banks; after as many bytes, banks repeat.
+        row_bytes = max(
+            (s.rule.banks * s.rule.bank_bytes for s in self.sets), default=device.banks * device.bank_bytes
         )
-        size = self.tile.element_bytes
         self.space = space_of(problem, trace, row_bytes, families)
         self.field: Field | None = None
-        self._left_out, self.counts_swizzles = "", False
+        self.counts_swizzles = False
+        self._left_out = ""  # swizzles of the families that are not searched, as the scope names them
+        # A swizzle reads bits of the address: its base lies at a row of banks.
         if {"xor", "matrix"} & set(families) and self.sets and (alignment is None or alignment >= row_bytes):
+            size = self.tile.element_bytes
             self.field = swizzle_field(self.sets, self.tile, trace)
             self._left_out = left_out((s.rule for s in self.sets), size)
             self.counts_swizzles = bool(size & (size - 1)) and "xor" in families
             self._left_out += " but CuTe's over the dense tile" if self.counts_swizzles else ""
-        self.objective = problem.layout.objective
         # Without a field, no choice of bits is listed; only extents that are powers of two have any.
         named = searched_families(problem)
         self._left_out_matrices = "matrix" in named and self.field is None and _is_binary(self.tile.shape)
         self.scope = self._families(named) + self._left_out
         # Where conflicts are ruled out, the fewest bytes without any are the aim anyway.
         if self.objective.bytes_first and not self.conflict_free:
-            least = self._least_span() * size
+            least = self._least_span() * self.tile.element_bytes
             self.limit = least if self.limit is None else min(self.limit, least)
         if self.limit is not None:
             self._widen(self.limit)
@@ -241,16 +254,20 @@ class Scene:
             self._sizes[candidate] = tuple(sorted(sizes))
         return [size for size in self._sizes[candidate] if self.fits(size)]
 
-    def candidates(self, known: Callable[[], int | None] = lambda: None) -> Iterator[list[Linearisation]]:
+    def candidates(
+        self, dense_cost: Callable[[], int | None] = lambda: None
+    ) -> Iterator[list[Linearisation]]:
         """Candidate linearisations in batches, by rising span, then operations; built only as needed.
 
-        `known` gives the index cost of the best layout of the tile's own bytes, once there is one: from then
-        on only candidates as small, of less cost, are given.
+        First those of the tile's own bytes: a batch of no cuts, of one, ..., of matrices; then the others.
+
+        `dense_cost` gives the operations of the best layout of the tile's own bytes, once there is one: from
+        then on only candidates as small, of fewer operations, are given.
         """
         larger: list[Linearisation] = []  # than the tile's own bytes
         for cuts in range(MAX_CUTS + 1):
             tight: list[Linearisation] = []
-            candidates = unpadded(self.space, cuts, known())
+            candidates = unpadded(self.space, cuts, below=dense_cost())
             rotations = rotated(self.space) if cuts == 0 else ()
             part = for_listing()  # of each number of cuts
             try:
@@ -261,8 +278,8 @@ class Scene:
             except OutOfTime:
                 self.tally.exhausted = False
             yield sorted(tight, key=by_cost)
-        yield list(self._matrices(known()))
-        if known() is not None:
+        yield list(self._matrices(dense_cost()))
+        if dense_cost() is not None:
             return
         # Spans rise, so that what comes after one that is too large, less its last block, is larger still.
         by_span = heapq.merge(sorted(larger, key=by_cost), padded(self.space), key=by_cost)
@@ -272,14 +289,14 @@ class Scene:
             yield batch
             count = min(2 * count, TOGETHER)
 
-    def _matrices(self, known: int | None) -> Iterator[Linearisation]:
-        """Candidates of the family matrix, unless all cost `known` or more."""
+    def _matrices(self, dense_cost: int | None) -> Iterator[Linearisation]:
+        """Candidates of the family matrix, unless all take `dense_cost` operations or more."""
         field, shape = self.field, self.tile.shape
         if field is None or "matrix" not in self.space.families or self.space.order:
             return
         if not _is_binary(shape) or self.space.stride_multiple > 1:
             return
-        if known is not None and known <= least_matrix_operations(self.space):
+        if dense_cost is not None and dense_cost <= least_matrix_operations(self.space):
             return
         word_elements = field.word_bytes // math.gcd(field.word_bytes, self.tile.element_bytes)
         yield from matrices(self.space, word_elements.bit_length() - 1, len(field.targets))
@@ -362,30 +379,32 @@ class Scene:
         return sum(code.instructions.total for code in codes)
 
     def proposal(self, solution: Solution, excess_bound: int) -> Proposal:
-        """The proposal of a solution; `excess_bound`: proved, of the weighted excess in the families."""
+        """The proposal of a solution.
+
+        `excess_bound`: proved of the weighted excess of every layout of the families, within the limit.
+        """
         layout = self.layout(solution)
-        used = int(layout.table().max()) + self.tile.element_bytes
+        size = int(layout.table().max()) + self.tile.element_bytes
         if self.limit is not None and not self.knows_sizes:
             # A swizzle may take other bytes than the candidate's span, which the limit was held against.
             excess_bound = self.floor
-            if used > self.limit:
+            if size > self.limit:
                 return self.unswizzled("the layouts that were looked at are larger")
-        proved = Proved(min(excess_bound, solution.excess))
+        excess_proved = Proved(min(excess_bound, solution.excess))
         if excess_bound > self.floor:
-            proved = Proved(proved.lower_bound, self.scope, self._decider)
-        complete = solution.excess == excess_bound
-        bytes_bound = Proved(self.tile.bytes)
-        if used > self.tile.bytes and complete:
+            excess_proved = Proved(excess_proved.lower_bound, self.scope, self._decider)
+        bytes_proved = Proved(self.tile.bytes)
+        if solution.excess == excess_bound and size > self.tile.bytes and self.knows_sizes:
             # All spans below the smallest left undecided are refuted; None where none is left.
-            span = self.tally.undecided_span
-            open_bytes = used if span is None else min(used, span * self.tile.element_bytes)
-            if self.knows_sizes and open_bytes > self.tile.bytes:
-                bytes_bound = Proved(open_bytes, self.scope, self._decider)
+            undecided = self.tally.undecided_span
+            least = size if undecided is None else min(size, undecided * self.tile.element_bytes)
+            if least > self.tile.bytes:
+                bytes_proved = Proved(least, self.scope, self._decider)
         return Proposal(
-            Found(layout, solution.family, solution.excess, used),
-            proved,
-            bytes_bound,
-            Proved(self.plain_floor),
+            Found(layout, solution.family, solution.excess, size),
+            excess_bound=excess_proved,
+            bytes_bound=bytes_proved,
+            plain_bound=Proved(self.plain_floor),
             left_open=self.objective.instructions_first,
             left=_COST_OPEN if self.objective.instructions_first else STOPPED,
             model=self.tally.growth,
