@@ -15,7 +15,7 @@ from msgspec.structs import astuple, replace
 
 from layoutopt.accesses.alignment import Blocks, blocks
 from layoutopt.accesses.trace import LaneTrace, Trace
-from layoutopt.ground.arrays import IntArray
+from layoutopt.ground.arrays import BoolArray, IntArray
 from layoutopt.hardware.devices import PhaseRule
 from layoutopt.model.linearisations import Linearisation
 from layoutopt.problems.types import Tile
@@ -243,6 +243,10 @@ class Phases(Struct, frozen=True):
 
     def __len__(self) -> int:
         return len(self.words)
+
+    def only(self, rows: slice | BoolArray) -> "Phases":
+        """Some of the phases."""
+        return Phases(*(part[rows] for part in astuple(self)))
 
     def held(self, phase: int) -> tuple[int, ...]:
         """The words of one phase."""

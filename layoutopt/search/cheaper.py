@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from operator import itemgetter
 
 import numpy as np
-from msgspec.structs import astuple
 
 from layoutopt.ground.budget import OutOfTime, current
 from layoutopt.model.layout_model import Solution
@@ -27,7 +26,6 @@ from layoutopt.model.linearisations import (
     of_own_bytes,
     unpadded,
 )
-from layoutopt.model.phases import Phases
 from layoutopt.model.pitches import described
 from layoutopt.model.swizzle_rules import SHIFT_OPERATIONS, shifts_of
 from layoutopt.search.refuters import Refuters
@@ -148,9 +146,8 @@ class Cheaper:
         if (candidate, excess) not in self._textbook:
             phases = self.scene.phases(candidate)
             step = max(1, len(phases) // _FIRST_PHASES)  # most swizzles fall to a few of the phases
-            first = Phases(*(part[::step] for part in astuple(phases)))
             listed = [*self.scene.textbook(candidate)]
-            left = itertools.compress(listed, first.excess(*listed) <= excess)
+            left = itertools.compress(listed, phases.only(slice(None, None, step)).excess(*listed) <= excess)
             within = [m for m in left if step == 1 or phases.excess(m)[0] <= excess]
             solutions = [self.scene.swizzled(candidate, phases, masks) for masks in within]
             self._textbook[candidate, excess] = solutions

@@ -138,9 +138,8 @@ class _Tree:
         steps: classes that may still be counted.
         best: masks of least excess below the bound, so far.
         bit: see `Searched`.
-        words, weight, ideal, least: of the phases that are searched, as in `Phases` (`least` its `target`).
-        first_bank_bit, end_of_bank: by phase, the first bit that selects a bank, and the one behind the last.
-        constant: weighted excess of the phases that cost the same under all masks; the others are searched.
+        phases: those that are searched.
+        constant: weighted excess of the others, which cost the same under all masks.
     """
 
     def __init__(self, question: Question, steps: int) -> None:
@@ -149,53 +148,44 @@ class _Tree:
         self.best: Swizzled | None = None
         self.bit: int | None = None
         phases = question.phases
-        self.words, self.weight, self.ideal = phases.words, phases.weight, phases.ideal
-        self.least = phases.target
-        self.first_bank_bit, self.end_of_bank = phases.chunk_bits, phases.bank_bits
-        self.constant = 0
+        cost_the_same = (phases.words >= 0).sum(axis=1) <= phases.target
+        over = phases.weight * (phases.target - phases.ideal)
+        self.constant = int(over[cost_the_same].sum())
+        self.phases = phases.only(~cost_the_same)
+        self.banks = self.phases.bank_bits - self.phases.chunk_bits  # log2 of what a phase distinguishes
 
     def run(self) -> None:
         """Find `best`; raises _OutOfSteps before the end of the search where steps or time are over."""
-        self._drop_certain()
-        self.banks = self.end_of_bank - self.first_bank_bit  # log2
         rows: dict[int, _Row] = {}
         bounds, patterns = dict[int, IntArray](), self._patterns()
-        if self.words.shape[1] > MAX_LANES:
+        if self.phases.words.shape[1] > MAX_LANES:
             raise _OutOfSteps
-        everybody = lane_bits(self.words >= 0)[None]
+        everybody = lane_bits(self.phases.words >= 0)[None]
         for bit, row in self._rows():
             rows[bit], bounds[bit] = row, self._bounds(everybody[None], row, row.selects)[0]
             if not self._of_interest(bounds[bit], row, bit, patterns).any():
                 self.bit = bit
                 return
-        self._descend(rows, bounds, everybody, np.zeros(len(self.words), np.int64), {}, patterns)
-
-    def _drop_certain(self) -> None:
-        """Phases that cost the same under all masks only add to the excess."""
-        count = (self.words >= 0).sum(axis=1)
-        binding = count > self.least
-        self.constant = int((self.weight * (self.least - self.ideal))[~binding].sum())
-        self.words = self.words[binding]
-        self.weight, self.ideal, self.least = self.weight[binding], self.ideal[binding], self.least[binding]
-        self.first_bank_bit, self.end_of_bank = self.first_bank_bit[binding], self.end_of_bank[binding]
+        self._descend(rows, bounds, everybody, np.zeros(len(self.phases.words), np.int64), {}, patterns)
 
     # Tables -----------------------------------------------------------------------------------
 
     def _rows(self) -> Iterator[tuple[int, _Row]]:
         """Each bit below the end of the targets, with the masks that the rules allow it and what they do."""
         question, sources = self.question, self._sources()
-        if len(self.words) << len(sources) > _MAX_TABLE:
+        if len(self.phases.words) << len(sources) > _MAX_TABLE:
             raise _OutOfSteps
         # Every set of sources, as a mask, and the lanes in which it flips its target.
-        masks, flipped = np.zeros(1, np.int64), flipped_lanes(lanes_with(self.words, sources))
+        masks, flipped = np.zeros(1, np.int64), flipped_lanes(lanes_with(self.phases.words, sources))
         for source in sources:
             masks = np.concatenate([masks, masks | 1 << source])
         # Whether a mask flips its target in the last block, which is not full: its words share these bits.
         shared_by_last = 0 if question.last is None else question.last.sources
         flips_last = np.bitwise_count(masks & shared_by_last).astype(np.int64) % 2
         bits = range(question.field.targets.stop)
-        for bit, lanes_set in zip(bits, lanes_with(self.words, bits), strict=True):
-            selects = (self.first_bank_bit <= bit) & (bit < self.end_of_bank)  # a bank, by phase
+        for bit, lanes_set in zip(bits, lanes_with(self.phases.words, bits), strict=True):
+            # By phase, whether the bit selects a bank: lower ones are inside what a lane covers.
+            selects = (self.phases.chunk_bits <= bit) & (bit < self.phases.bank_bits)
             allowed = masks & ~question.field.sources(bit) == 0
             if bit not in question.rules.targets:  # it keeps its value
                 allowed = masks == 0
@@ -223,7 +213,7 @@ class _Tree:
         """Source bits over which every mask tells words apart as some mask over all bits does."""
         question = self.question
         first = question.field.first_source
-        parts = np.unique(self.words[self.words >= 0] >> first).tolist()
+        parts = np.unique(self.phases.words[self.phases.words >= 0] >> first).tolist()
         parts += [offset >> first for _, offsets in question.rules.unflipped for offset in offsets]
         parts += [] if question.last is None else [question.last.sources >> first]
         # Not every row may read all of them, or one of them is nearer than those that say the same.
@@ -254,8 +244,8 @@ class _Tree:
             ones = np.bitwise_count(nodes & row.lanes[start : start + at_once, None])
             largest = np.maximum(ones, sizes - ones).max(axis=2).astype(np.int64)
             wavefronts = -((-largest << depth) >> self.banks)  # largest / (banks / 2**depth), rounded up
-            excess = np.maximum(wavefronts, self.least) - self.ideal
-            bounds[:, start : start + at_once] = excess @ self.weight
+            excess = np.maximum(wavefronts, self.phases.target) - self.phases.ideal
+            bounds[:, start : start + at_once] = excess @ self.phases.weight
         return bounds + self.constant
 
     # Rows -------------------------------------------------------------------------------------
