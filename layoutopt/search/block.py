@@ -123,8 +123,9 @@ class _Tiles:
         if found.tiles or self.elements_bytes == limit:
             return replace(found, max_bytes=limit)
         sizes, alignments, are_smallest = [], [], True  # of the smallest layout of each unit
+        share = 1 / (2 * len(self.units))  # about half of the time: the rest is for layouts in these bytes
         for unit in self.units:
-            result = _solved(block, self.ask, unit, 1 / (2 * len(self.units)), unit.asked).result
+            result = _solved(block, self.ask, unit, share, unit.asked).result
             if result.layout is None:
                 return self._in_bytes(block.layout.max_bytes)
             alignments.append(result.alignment_bytes or 1)
@@ -152,7 +153,7 @@ class _Tiles:
         explored = explore(units, self.plan, limit, partial(_solved, self.block, self.ask))
         points = explored.points
         if points is None:
-            return self._nothing(explored.bound is None, current().spent, limit)
+            return self._nothing(infeasible=explored.bound is None, limit=limit)
         pairs = list(zip(units, points, strict=True))
         sizes = [unit.bytes_at(p.sizes, p.alignment) for unit, p in pairs]
         total, bases = pack(self.plan, sizes, [p.alignment for p in points])
@@ -177,7 +178,7 @@ class _Tiles:
             weighted_excess=float(_excess(points)),
         )
 
-    def _nothing(self, infeasible: bool, out_of_time: bool, limit: int | None) -> Arrangement:
+    def _nothing(self, *, infeasible: bool, limit: int | None) -> Arrangement:
         """The answer where no combination was found: why, tile by tile where a tile alone has no layout."""
         fronts = [(unit.tiles[0].name, unit.front) for unit in self.units]
         reasons = [
@@ -186,7 +187,7 @@ class _Tiles:
         if not reasons and infeasible:
             scope = _scope(self.units, limit)
             reasons = [f"no combination of layouts keeps to the constraints ({scope})"]
-        stopped = out_of_time or any(front.stuck for _, front in fronts)
+        stopped = current().spent or any(front.stuck for _, front in fronts)
         reason = "; ".join(reasons) or ("out of time" if stopped else _WITHIN_WORDS)
         return self._without(Status.INFEASIBLE if infeasible else Status.UNKNOWN, reason, limit)
 

@@ -187,9 +187,9 @@ def _answered(problem: Problem, gpu: Device, ask: Ask) -> Answer:
             try:
                 left_open.consider(choice)
             except ProblemFileError:  # a constraint contradicts what an access becomes
-                if number == 0:
+                if number == 0:  # as the file has it, or with nothing chosen yet: the file is wrong
                     raise
-            except (OutOfTime, LayoutError):  # lanes of a direct load do not write side by side
+            except (OutOfTime, LayoutError):  # as where lanes of a direct load do not write side by side
                 pass
     if left_open.best is not None:
         return replace(left_open.best.answer, result=left_open.answer(left_open.best))
@@ -304,6 +304,7 @@ def _with_instructions(problem: Problem, gpu: Device, table: IntArray) -> Proble
     def cost(access: Access) -> tuple[float, int]:
         """Weighted wavefronts and instructions of a block; infinitely many where it is not served."""
         with unhurried():
+            # The layout is given, whatever the file asks of it.
             case = case_of(replace(problem, accesses=(access,), layout=Constraints()), gpu)
             offsets = case.seen(table)
             try:
@@ -321,6 +322,7 @@ def _with_instructions(problem: Problem, gpu: Device, table: IntArray) -> Proble
         for order in current().while_left(orders):
             with contextlib.suppress(ProblemFileError):  # too many pieces of the coordinates
                 written += (a for a in accesses_in_order(owner, order, problem, gpu) if a not in written)
+        # The file's own whatever the time, so that there is an answer.
         costs = [cost(written[0]), *map(cost, current().while_left(written[1:]))]
         accesses[owner.number] = written[costs.index(min(costs))]
     return replace(problem, accesses=tuple(accesses))
@@ -362,15 +364,15 @@ def _by_order(first: _Choice, problem: Problem, free: Sequence[Owned], gpu: Devi
         free: the accesses whose instructions are open.
     """
     found: list[_Choice] = []
-    for steps in vector_orders(free, _widest_given(problem)) if free else ():
+    for order in vector_orders(free, _widest_given(problem)) if free else ():
         accesses = list(first.problem.accesses)
         with contextlib.suppress(ProblemFileError):  # too many pieces of the coordinates
             for access in free:
-                candidates = list(accesses_in_order(access, steps, problem, gpu))
+                candidates = list(accesses_in_order(access, order, problem, gpu))
                 if not candidates:
                     break  # the GPU has no access as narrow as this one would be
                 accesses[access.number] = min(candidates, key=lambda c: _least_need(problem, c, gpu))
-            else:
+            else:  # every open access has an instruction
                 if all(choice.problem.accesses != tuple(accesses) for choice in found):
                     found.append(_choice(problem, accesses, gpu))
     return sorted(found, key=lambda choice: (choice.wavefronts, choice.instructions))
@@ -417,18 +419,19 @@ def _lower_bound(problem: Problem, free: Sequence[Owned], gpu: Device) -> Fracti
     needs = [_least_need(problem, access, gpu, words_open=narrow) for access in fixed]
     total = sum((need.wavefronts for need in needs), Fraction(0))
     for access in free:
-        kinds = access.kind, "ldmatrix" if access.kind == "load" else "stmatrix"
+        kinds = (access.kind, "ldmatrix" if access.kind == "load" else "stmatrix")
         rules = [(rule, width) for (name, width), rule in gpu.rules.items() if name in kinds]
+        # Bytes of a wavefront: of every bank one word; and what the lanes of a phase can take.
         most_of_banks = max(max(rule.banks, rule.row_words) * rule.bank_bytes for rule, _ in rules)
-        most_of_lanes = max(
-            len(rule.phases[0]) * (min(width, rule.bank_bytes) if rule.split_words else width)
-            << rule.merges_pairs
-            for rule, width in rules
-        )
+        most_of_lanes = 0
+        for rule, width in rules:
+            lanes = len(rule.phases[0]) * (2 if rule.merges_pairs else 1)
+            served_bytes = min(width, rule.bank_bytes) if rule.split_words else width
+            most_of_lanes = max(most_of_lanes, lanes * served_bytes)
         weight = Fraction(str(access.access.weight))
         for start in range(0, len(access.element), gpu.lanes):
             of_warp = access.element[start : start + gpu.lanes]
-            moved = of_warp[of_warp >= 0]
+            moved = of_warp[of_warp >= 0]  # an element that several lanes hold comes as often
             by_lanes = math.ceil(len(moved) * element_bytes / most_of_lanes)
             by_banks = math.ceil(len(np.unique(moved)) * element_bytes / most_of_banks)
             total += weight * max(by_lanes, by_banks)
@@ -559,7 +562,11 @@ class _Lanes(_Open):
         bytes_bound = Proved(self.problem.tile.bytes)
         if objective.excess_first and proved and excess == least:
             bytes_bound = Proved(proof.bytes.lower_bound, proof.bytes.scope, by)
+        # Of every layout of any kind, and what that rests on.
         general = bound if bound.everywhere and bound.lower_bound else proof.every_layout
+        every_layout = None
+        if general is not None:
+            every_layout = math.ceil(in_trace_unit(general.lower_bound)), proof.evidence
         # The hardware that dictates the layout fixes its alignment; free lanes do not change it.
         alignment = result.alignment_bytes if self.problem.is_dictated else None
         size = case.size(case.table(case.as_elements(layout)))
@@ -570,7 +577,5 @@ class _Lanes(_Open):
             plain_bound=Proved(0),
             left_open=not objective.counts_only,
             left=_LANES_LEFT if floor is None or proved else floor.reason,
-            every_layout=None
-            if general is None
-            else (math.ceil(in_trace_unit(general.lower_bound)), proof.evidence),
+            every_layout=every_layout,
         )

@@ -63,42 +63,39 @@ def verified(case: Case, proposal: Proposal, *, conflict_free: bool = False) -> 
         VerificationError: the layout does not hold the tile, or costs other than was promised.
     """
     with unhurried():
-        return _verified(case, proposal, conflict_free)
-
-
-def _verified(case: Case, proposal: Proposal, conflict_free: bool) -> Answer:
-    """As `verified`, whatever time it takes."""
-    found, complete = proposal.found, proposal.complete
-    proved, unproved = (Status.OPTIMAL, Status.FEASIBLE) if found else (Status.INFEASIBLE, Status.UNKNOWN)
-    result = Result(
-        case.asked.name,
-        case.device.name,
-        proved if complete else unproved,
-        _proof(case, proposal),
-        proposal.reason,
-        decided_by=proposal.decided_by if complete else None,
-        model=proposal.model,
-    )
-    if found is None:
-        return Answer(case, result)
-    layout = case.as_elements(found.layout)
-    counts = _counts(case, layout, found)
-    reports = case.described(case.reports(counts), case.table(layout))
-    if conflict_free and any(report.excess for report in reports):
-        return Answer(case, Result(result.problem, result.target, Status.UNKNOWN, result.proof, _WEIGHTLESS))
-    result = replace(
-        result,
-        layout=layout,
-        family=found.family,
-        offset=to_text(element_expression(layout)),
-        bytes=found.bytes,
-        declared_bytes=max(found.layout.declared_bytes, found.bytes),
-        alignment_bytes=max(found.alignment_bytes or 1, case.needed_alignment(found.layout, reports)),
-        excess=rounded_count(sum(r.excess for r in reports)),
-        weighted_excess=found.weighted_excess / case.lanes.weight_unit,
-        accesses=reports,
-    )
-    return Answer(case, result, round(case.weighted_wavefronts(counts) / case.lanes.weight_unit, 6))
+        found, complete = proposal.found, proposal.complete
+        proved, unproved = (Status.OPTIMAL, Status.FEASIBLE) if found else (Status.INFEASIBLE, Status.UNKNOWN)
+        result = Result(
+            problem=case.asked.name,
+            target=case.device.name,
+            status=proved if complete else unproved,
+            proof=_proof(case, proposal),
+            reason=proposal.reason,
+            decided_by=proposal.decided_by if complete else None,
+            model=proposal.model,
+        )
+        if found is None:
+            return Answer(case, result)
+        layout = case.as_elements(found.layout)
+        counts = _counts(case, layout, found)
+        reports = case.described(case.reports(counts), case.table(layout))
+        if conflict_free and any(report.excess for report in reports):
+            status, proof = Status.UNKNOWN, result.proof
+            return Answer(case, Result(result.problem, result.target, status, proof, reason=_WEIGHTLESS))
+        result = replace(
+            result,
+            layout=layout,
+            family=found.family,
+            offset=to_text(element_expression(layout)),
+            bytes=found.bytes,
+            declared_bytes=max(found.layout.declared_bytes, found.bytes),
+            alignment_bytes=max(found.alignment_bytes or 1, case.needed_alignment(found.layout, reports)),
+            excess=rounded_count(sum(r.excess for r in reports)),
+            weighted_excess=found.weighted_excess / case.lanes.weight_unit,
+            accesses=reports,
+        )
+        wavefronts = case.weighted_wavefronts(counts) / case.lanes.weight_unit
+        return Answer(case, result, round(wavefronts, 6))
 
 
 def _counts(case: Case, layout: Layout, found: Found) -> Sequence[Counts]:
