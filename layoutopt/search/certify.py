@@ -157,7 +157,8 @@ def _covers(problem: Problem, bound: Bound) -> dict[str, Any]:
 def _of_tile(asked: Problem, device: Device, result: Result) -> dict[str, Any]:
     """The certificate of one tile; docs/proofs.md has its fields."""
     case = case_of_result(asked, device, result)
-    problem, lanes, unit = case.lowered, case.lanes, case.lanes.weight_unit  # over whole bytes, widths chosen
+    problem, lanes = case.lowered, case.lanes  # over whole bytes, widths chosen
+    unit = lanes.weight_unit  # what a weight of 1 is among the whole numbers of the trace
     bound, size = result.proof.objective, result.proof.bytes
     subject = subject_of(problem.tile, device, lanes)
     evidence, findings = _evidence(subject, round(bound.lower_bound * unit), bound.scope)
@@ -269,7 +270,9 @@ def _of_block(block: Block, gpu: Device, arrangement: Arrangement) -> dict[str, 
     """The certificate of several tiles: one of each, and what follows for all of them."""
     proof, block_digest, limit = arrangement.proof, digest(block), arrangement.max_bytes
     parts: list[dict[str, Any]] = []
-    for (tiles, problem), part in zip(groups(block), arrangement.tiles, strict=False):
+    for (tiles, problem), part in zip(
+        groups(block), arrangement.tiles, strict=False
+    ):  # without layouts: none
         of_tile = _of_tile(problem, gpu, _of_every_layout(problem, part.result))
         of_tile["digest"] = block_digest
         # As in the file: families that tiles of several sizes leave out are no constraint of the file.
@@ -285,6 +288,7 @@ def _of_block(block: Block, gpu: Device, arrangement: Arrangement) -> dict[str, 
                 "certificate": of_tile,
             }
         )
+    # What holds of every layout of each tile holds of all tiles together; the search may say more.
     bounds = [part["certificate"]["bound"] for part in parts]
     certain = sum(bound["excess"] for bound in bounds)
     everywhere = bool(bounds) and certain >= proof.objective.lower_bound

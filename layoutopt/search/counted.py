@@ -105,7 +105,7 @@ def best(layouts: Iterable[Layout], counter: Counter, floor: int, max_bytes: int
     ties: list[Layout] = []
     for batch in counter.batches((layout, layout.table().ravel()) for layout in layouts):
         if least[0] <= floor and min(last for _, last, _ in batch) >= least[1]:
-            break
+            break  # nothing after it is smaller
         for excess, last, layout in batch:
             if max_bytes is not None and last + layout.element_bytes > max_bytes:
                 continue

@@ -92,20 +92,20 @@ def _boxes(
     """
     shape, size, rules = tile.shape, tile.element_bytes, engine("tma")
     inner = order[-1]
-    unit = ELEMENT_BYTES[map_element(use, tile)]
-    rows = [n for n in divisors(shape[inner]) if n * size // unit <= rules.max_box]
+    type_bytes = ELEMENT_BYTES[map_element(use, tile)]  # TMA counts a row in elements of its data type
+    rows = [n for n in divisors(shape[inner]) if n * size // type_bytes <= rules.max_box]
     if mode.span_bytes is not None:  # shorter rows take more bytes, and have fewer conflicts at times
         rows = [n for n in rows if n * size <= mode.span_bytes]
-        whole = [n for n in rows if n * size == min(mode.span_bytes, shape[inner] * size)]
-        rows = rows if short else whole or rows
+        fill_the_span = [n for n in rows if n * size == min(mode.span_bytes, shape[inner] * size)]
+        rows = rows if short else fill_the_span or rows
     extents = [[n for n in divisors(extent) if n <= rules.max_box] for extent in shape]
     for row in reversed(rows):
         extents[inner] = [row]
         boxes = sorted(map(list, itertools.product(*extents)), key=math.prod, reverse=True)
-        pitch = mode.span_bytes or row * size
+        row_bytes = mode.span_bytes or row * size  # as it lies, unfilled bytes of the span included
         yield boxes[0]
         for box in boxes[1:] if short else ():
-            if math.prod(box) // row * pitch % rules.base_bytes == 0:  # where each of several boxes starts
+            if math.prod(box) // row * row_bytes % rules.base_bytes == 0:  # each of several boxes is aligned
                 yield box
 
 
@@ -124,13 +124,14 @@ def _of_matrix(use: HardwareUse, tile: Tile, mode: Mode) -> Iterator[Named]:
     rest = [d for d in range(len(shape)) if d != k and d not in mn]
     *slower, fast = mn
     may_be_contiguous = {None: (k, fast) if use.k is not None else (k,), "K": (k,), "MN": (fast,)}[use.major]
+    # The contiguous dimension, the others of the matrix, and those of several matrices around it.
     for major, others, outer in ((k, list(mn), rest), (fast, [k], [*rest, *slower])):
         span, rows = (mode.span_bytes or 16) // size, math.prod(shape[d] for d in others)
         if major not in may_be_contiguous or shape[major] % span or rows % ATOM_ROWS:
             continue
-        page = [1] * len(shape)
+        page = [1] * len(shape)  # all rows
         page[major] = span
-        group = list(page)
+        group = list(page)  # a few of them
         for d in others:
             page[d] = shape[d]
         group[others[-1]] = ATOM_ROWS

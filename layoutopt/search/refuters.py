@@ -118,7 +118,7 @@ class Refuters:
                     first += len(part.elements)
                     words = self._words(part, together, left)
                     over = (costs_of(part, words) - ideal_of(part, words)) @ part.weight
-                    excess[left] += over * part.requests
+                    excess[left] += over * part.requests  # in each of which the phase comes once
                     if most is not None:
                         left = left[excess[left] <= most]
             for k in left.tolist():

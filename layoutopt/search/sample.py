@@ -50,17 +50,18 @@ def by_sample(search: Search, best: Proposal | None) -> Proposal | None:
     # Of each access: whether the sample holds each of its warp instructions.
     sampled = [_some(len(a.element), _SAMPLED // len(lanes.accesses)) for a in lanes.accesses]
     for _ in range(_ROUNDS):
-        of_sample = Search(case, ask, search.proposers, _only(lanes, sampled), search.for_formulas)
+        counted_lanes, time = _only(lanes, sampled), search.for_formulas
+        of_sample = Search(case, ask, search.proposers, counted=counted_lanes, for_formulas=time)
         proposal = of_sample.proposal()
         if proposal.found is None:  # where it is proved that the sample has none, nothing else has one
             return proposal if best is None or best.found is None else best
         excess = _excess(case, lanes, proposal.found, sampled)
-        counted, holds = _of_all(case, proposal, proposal.found, excess, sampled)
+        counted, is_settled = _of_all(case, proposal, proposal.found, excess, sampled)
         best = min(best or counted, counted, key=lambda p: rank(case, p.found))
         if ask.conflict_free and best.found is not None and best.found.weighted_excess:
             best = replace(best, found=None, left_open=True, left=_LEFT)
         joining = [_worst(over, rows) for over, rows in zip(excess, sampled, strict=True)]
-        if holds or current().spent or not any(rows.any() for rows in joining):
+        if is_settled or current().spent or not any(rows.any() for rows in joining):
             return best
         sampled = [rows | more for rows, more in zip(sampled, joining, strict=True)]
     return best
@@ -94,6 +95,11 @@ def _of_all(
     The bound of the excess is that of the sample plus what counting proves of the rest. Where the layout
     meets it, every layout as good has the sample at its least excess, so that the sample's bound of the bytes
     holds for all, too.
+
+    Args:
+        found: the layout of `proposal`.
+        excess: that of every instruction under it, weighted, an array an access.
+        sampled: whether the sample holds each of them.
     """
     total, more, plain = sum(int(over.sum()) for over in excess), 0, 0
     if total != found.weighted_excess:

@@ -46,7 +46,7 @@ def over_values(search: Search, proposal: Proposal | None) -> Proposal | None:
     bound, least_bytes = proposal.excess_bound.lower_bound, proposal.bytes_bound.lower_bound
     with spending(current().at_least(_NEEDED_S)):
         best = _counted(case, proposal.found.layout, proposal.found.family)
-    assert best is not None
+    assert best is not None  # any excess will do
     choices = sum(access.distinct.size for access in case.accesses if isinstance(access, ChoiceTrace))
     most = max(32, min(_MOST_PLAIN_LAYOUTS, _CHOICES_COUNTED // max(1, choices)))
     plain = _plain_layouts(Scene(case, replace(ask, conflict_free=False)))
