@@ -248,12 +248,10 @@ class Front:
     def explore(self, unit: Unit, solver: Callable[[Problem], Answer], *, again: bool = False) -> None:
         """Add the next point, of fewer bytes; with `again`, solve for the last one with more time.
 
-        Of the last one solved twice, the better is kept. Where no layout is found, `smaller`, `stuck` and
+        Of two layouts for the last point the better is kept. Where none is found, `smaller`, `stuck` and
         `reason` say what is known.
 
-        Args:
-            unit: whose front this is; it says what a result has of the first objective, and its bound.
-            solver: solves a problem.
+        `unit`: whose front this is; it says what a result has of the first objective, and its bound.
         """
         before = self.points[:-1] if again else self.points
         known_bound = Fraction(0)  # of what is solved for now

@@ -95,11 +95,9 @@ def under_layout(
         return naturally(problem, free)
     best: list[_Assigned] = []
     for access in free:
-        variants = [access]
-        if not is_direct_load(problem.accesses[access.number].op):
-            padded = with_padded_segments(access, gpu)  # with idle threads
-            variants += [padded] if padded is not None else []
-        found = (_best(problem, variant, table) for variant in variants)
+        direct = is_direct_load(problem.accesses[access.number].op)
+        padded = None if direct else with_padded_segments(access, gpu)  # with idle threads
+        found = (_best(problem, variant, table) for variant in (access, padded) if variant is not None)
         best.append(min(found, key=lambda assigned: assigned.wavefronts))
     assignments = {found.access.number: found.assignment for found in best}
     settled = settled_with(problem, assignments, [found.access for found in best])
@@ -159,8 +157,7 @@ class PlacedAccess(Struct, frozen=True):
 
     def excess(self, lanes: LaneTrace) -> int:
         """Excess wavefronts of all instructions with these lanes."""
-        counts = self.counts(lanes)
-        return int(counts.excess.sum())
+        return int(self.counts(lanes).excess.sum())
 
 
 # Digits: which thread covers which unit -----------------------------------------------------------
@@ -412,12 +409,10 @@ def _looked_up(table: IntArray, threads: int) -> Node:
 
     A shorter table repeats: it reorders every `len(table)` threads in a row alike.
     """
-    entries, length = tuple(table.tolist()), Const(len(table))
-    if len(table) > threads:
-        number = Op("+", (_TID, Op("*", (Const(threads), Var(ROUND)))))
-        return Lookup(entries, Op("%", (number, length)), "")
-    first = Op("*", (Op("//", (_TID, length)), length))
-    return Op("+", (first, Lookup(entries, Op("%", (_TID, length)), "")))
+    length, of_all_rounds = Const(len(table)), len(table) > threads
+    number = Op("+", (_TID, Op("*", (Const(threads), Var(ROUND))))) if of_all_rounds else _TID
+    named = Lookup(tuple(table.tolist()), Op("%", (number, length)), "")
+    return named if of_all_rounds else Op("+", (Op("*", (Op("//", (_TID, length)), length)), named))
 
 
 class _WarpOrder(NamedTuple):

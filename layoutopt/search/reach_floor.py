@@ -86,8 +86,7 @@ class ReachFloor:
     Attributes:
         presolved: whether linearisations that counting and the tree decide stay out of the model.
         patience: the work that this search may do.
-        most: elements of the largest layout that is looked for.
-        all_pitches: whether no layout of pitches is larger than that.
+        most: elements of the largest layout sought; with `all_pitches`, none of pitches is larger.
         rounds: how often the model was asked for a proposal.
         best: the smallest at the floor so far, then of the cheapest index.
         table: the answer in place of all formulas, where none takes the tile's own bytes.
@@ -268,10 +267,7 @@ class ReachFloor:
     def _presolve(self, candidate: Linearisation, most: int, most_swizzled: int) -> Verdict:
         """The verdict of the refuters, then of counting, then of the tree of masks.
 
-        Args:
-            candidate: of any family.
-            most: elements beyond which a layout without a swizzle is of no use.
-            most_swizzled: elements beyond which a swizzled one is.
+        Layouts of more elements than `most`, swizzled ones of more than `most_swizzled`, are of no use.
         """
         scene = self.scene
         if self._is_refuted(candidate):
@@ -331,10 +327,9 @@ class ReachFloor:
     # The model --------------------------------------------------------------------------------
 
     def _ask_model(self) -> None:
-        """Make the smallest layout of pitches at the floor, then the cheapest, `best`, if there is one.
+        """Make the smallest layout of pitches at the floor, then the cheapest, the `best`, if there is one.
 
-        Raises:
-            OutOfTime: patience is over, or the model cannot tell.
+        Raises OutOfTime where the model cannot tell, too.
         """
         self._model_asked = True
         while self.presolved and self.best is None and not self.model.written:
@@ -497,11 +492,8 @@ class ReachFloor:
     def _visit_listed(self, most: int | None, cuts: int | None = None) -> None:
         """Decide the next candidates of all families, as far as they may be better than the best.
 
-        They come by rising size and cost, so that the first layout found rules out most of the others.
-
-        Args:
-            most: elements that they take at most; None for all.
-            cuts: of coordinates, at most; None for any number.
+        They come by rising size and cost, so that the first layout found rules out most of the others. Of at
+        most `most` elements and `cuts` cuts of coordinates; None for any number.
         """
         if self.best is not None and not self._model_asked:
             self._ask_model()  # whose masks are cheaper than those of the tree

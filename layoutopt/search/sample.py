@@ -96,10 +96,7 @@ def _of_all(
     meets it, every layout as good has the sample at its least excess, so that the sample's bound of the bytes
     holds for all, too.
 
-    Args:
-        found: the layout of `proposal`.
-        excess: that of every instruction under it, weighted, an array an access.
-        sampled: whether the sample holds each of them.
+    `excess`: weighted, of every instruction under `found`, an array an access; `sampled`: of the same form.
     """
     total, more, plain = sum(int(over.sum()) for over in excess), 0, 0
     if total != found.weighted_excess:

@@ -117,15 +117,12 @@ class Scene:
 
     Attributes:
         trace: the accesses whose lanes are certain before run time.
-        counted: the instructions of `trace` whose excess counts: all, or a sample.
-        sets: the phases of `counted`.
+        counted: the instructions of `trace` whose excess counts: all, or a sample; `sets`: their phases.
         limit: bytes that a layout may take; None for any number.
-        space: what bounds the candidates.
         field: where a swizzle may act; None where there is no swizzle.
         counts_swizzles: whether swizzles that the model knows nothing of are to be counted one by one.
         scope: the families searched, in words.
         floor, plain_floor: the excess that counting proves of every layout, weighted and not.
-        tally: what the stages found and leave open.
     """
 
     def __init__(self, case: Case, ask: Ask, counted: Trace | None = None) -> None:
