@@ -326,11 +326,15 @@ def _verify(move: _Move, index: list[Node], access: FragmentAccess, threads: int
     variables |= dict(zip(loops, iterations, strict=True))
 
     def tile_coordinates(holder: IntArray, value: IntArray) -> list[IntArray]:
-        """By dimension, of the elements that lanes `holder` hold as their values `value`."""
+        """By dimension, of the elements that lanes `holder` hold as their values `value`.
+
+        m, n and k are of the element; lane and tid in an index are those that give the address.
+        """
         env = dict(variables)
         for c, along in move.along.items():
-            group = (warp + move.warp_shift) // held.warps
-            step = variables[f"{c}_step"] if f"{c}_step" in move.loops else 0  # a loop of the file is none
+            group = (warp + move.warp_shift) // held.warps  # the shift is whole groups
+            step = variables[f"{c}_step"] if f"{c}_step" in move.loops else 0  # not a loop of the file's
+            # Along c, each group of warps has `repeat` fragments in a row, one a step.
             number = along.repeat * (group // along.divide % along.groups) + step
             env[c] = along.at[holder, warp % held.warps, value] + along.stride * number
         with under("index"):

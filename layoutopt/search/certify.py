@@ -267,7 +267,10 @@ def _served(device: Device, trace: Trace) -> dict[str, Any]:
 
 
 def _of_block(block: Block, gpu: Device, arrangement: Arrangement) -> dict[str, Any]:
-    """The certificate of several tiles: one of each, and what follows for all of them."""
+    """The certificate of several tiles: one for each group that shares a layout, and what follows for all.
+
+    The problem of a group has the accesses of all its tiles.
+    """
     proof, block_digest, limit = arrangement.proof, digest(block), arrangement.max_bytes
     parts: list[dict[str, Any]] = []
     for (tiles, problem), part in zip(
@@ -275,7 +278,7 @@ def _of_block(block: Block, gpu: Device, arrangement: Arrangement) -> dict[str, 
     ):  # without layouts: none
         of_tile = _of_tile(problem, gpu, _of_every_layout(problem, part.result))
         of_tile["digest"] = block_digest
-        # As in the file: families that tiles of several sizes leave out are no constraint of the file.
+        # The file's families: `groups` drops some where tiles of several sizes share a layout.
         of_tile["constraints"]["families"] = msgspec.to_builtins(block.problem(tiles[0]).layout.families)
         parts.append(
             {
@@ -288,7 +291,7 @@ def _of_block(block: Block, gpu: Device, arrangement: Arrangement) -> dict[str, 
                 "certificate": of_tile,
             }
         )
-    # What holds of every layout of each tile holds of all tiles together; the search may say more.
+    # What holds of every layout of each group holds of all together; the search may say more.
     bounds = [part["certificate"]["bound"] for part in parts]
     certain = sum(bound["excess"] for bound in bounds)
     everywhere = bool(bounds) and certain >= proof.objective.lower_bound

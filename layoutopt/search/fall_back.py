@@ -104,7 +104,7 @@ def _count_intervals(scene: Scene) -> None:
     fitting = itertools.takewhile(lambda candidate: scene.fits(candidate.span), every)
     while not part.spent and (batch := list(itertools.islice(fitting, _INTERVALS_TOGETHER))):
         for solution in part.while_left(Refuters(scene).counted(batch)):
-            scene.tally.unswizzled.append(solution)
+            scene.tally.counted.append(solution)
             part.charge(_EFFORT_AN_ENTRY * sum(s.elements.size for s in scene.sets))
             if solution.excess == scene.floor:
                 return
@@ -112,7 +112,7 @@ def _count_intervals(scene: Scene) -> None:
 
 def _count(scene: Scene, candidate: Linearisation) -> None:
     if scene.fits(candidate.span):
-        scene.tally.unswizzled.append(scene.plain(candidate))
+        scene.tally.counted.append(scene.plain(candidate))
 
 
 class _Climb:

@@ -114,7 +114,7 @@ def _smallest(search: Search) -> Proposal | None:
     found = search.reach.run()
     if search.reach.table is not None:  # found on the way, and no formula is as small
         return search.reach.table
-    if not tally.unswizzled:  # nor anything else
+    if not tally.counted:  # nor anything else
         out_of_time = current().spent or not tally.exhausted
         reason = "out of time" if out_of_time else NONE_KEEPS_TO_THEM
         return scene.none(reason, scene.scope, not out_of_time)
@@ -147,7 +147,7 @@ class _LeastExcess:
         self.tally = self.scene.tally
         self._searched: set[Linearisation] = set()  # those over which a tree was begun
         self.best: Solution | None = None
-        for solution in self.tally.unswizzled:
+        for solution in self.tally.counted:
             if self.scene.fits(solution.candidate.span):
                 self._consider(solution)
 
@@ -190,7 +190,7 @@ class _LeastExcess:
         if current().spent:
             self.tally.exhausted = False
             return []
-        excess = {s.candidate: s.excess for s in self.tally.unswizzled if self.scene.reaches(s.candidate)}
+        excess = {s.candidate: s.excess for s in self.tally.counted if self.scene.reaches(s.candidate)}
         by_size = sorted(excess, key=by_cost)
         by_excess = sorted(by_size, key=excess.__getitem__)
         return list(dict.fromkeys(c for pair in zip(by_excess, by_size, strict=True) for c in pair))

@@ -137,14 +137,15 @@ class ReachFloor:
         self._uncounted: list[Linearisation] = []
         self._put_off_effort = 0.0
         self._entries = scene.tile.elements + sum(s.elements.size for s in scene.sets)
-        # For progress lines: how many of `tally.unswizzled` they took account of, and the best of those.
+        # For progress lines: how many of `tally.counted` they took account of, and the best of those.
         self._shown = 0
         self._best_shown: Solution | None = None
 
     def run(self) -> Solution | None:
-        """The smallest, then the cheapest, of all layouts at the floor; None where there is none, or `table`.
+        """The smallest, then the cheapest, of all layouts at the floor.
 
-        Where there is none, the tally has what is proved of all.
+        None where no formula is at the floor: then `table` has a table that is, or the tally what is proved
+        of all formulas.
         """
         tally = self.tally
         proved = self._solved()
@@ -154,22 +155,22 @@ class ReachFloor:
         tally.exhausted = tally.exhausted and proved
         if self.best is not None:
             cheapest = self.cheaper.alike(self.best, self._found, self.scene.floor)
-            tally.unswizzled.append(cheapest)
+            tally.counted.append(cheapest)
             return cheapest
         if self.table is not None:
             return None
-        # Some may have more excess than the floor without having been counted, where these are too many.
+        # Layouts whose count was put off stay uncounted where counting them takes too long.
         all_counted = self._put_off_effort <= _MOST_EFFORT_LATER
         tally.exhausted = tally.exhausted and self.all_pitches and all_counted
         tally.refuted = self.scene.floor + 1 if tally.exhausted else 0
-        if not self.presolved:
+        if not self.presolved:  # the model alone decided, so that nothing is counted yet
             self._count_plain()
-        elif not proved:
+        elif not proved:  # time was over: layouts beyond those listed may be better than all so far
             fall_back(self.scene)
         # Where no swizzle is sought, only layouts no worse than the best one counted are of use.
-        counted = (s.excess for s in tally.unswizzled if self.scene.fits(s.candidate.span))
+        counted = (s.excess for s in tally.counted if self.scene.fits(s.candidate.span))
         most = min(counted, default=math.inf) if self.scene.field is None else None
-        tally.unswizzled += self._refuters.counted(self._uncounted, most)
+        tally.counted += self._refuters.counted(self._uncounted, most)
         return None
 
     def _solved(self) -> bool:
@@ -280,7 +281,7 @@ class ReachFloor:
         phases = scene.phases(candidate)
         costs, ceilings = phases.costs({})[0], scene.ceilings(phases)
         self.patience.charge(_EFFORT_EACH + _EFFORT_AN_ENTRY * (phases.words.size + scene.tile.elements))
-        self.tally.unswizzled.append(Solution(candidate, {}, int((costs - phases.ideal) @ phases.weight)))
+        self.tally.counted.append(Solution(candidate, {}, int((costs - phases.ideal) @ phases.weight)))
         if (costs <= ceilings).all() and candidate.span <= most:
             return Verdict(known=Solution(candidate, {}))
         size = max((size for size in scene.reaches(candidate) if size <= most_swizzled), default=None)
@@ -529,8 +530,8 @@ class ReachFloor:
     def _tell(self, doing: str) -> None:
         """Report the best layout so far, at the floor or without a swizzle, and what comes next."""
         scene = self.scene
-        new = [s for s in self.tally.unswizzled[self._shown :] if scene.fits(s.candidate.span)]
-        self._shown = len(self.tally.unswizzled)
+        new = [s for s in self.tally.counted[self._shown :] if scene.fits(s.candidate.span)]
+        self._shown = len(self.tally.counted)
         known = new if self._best_shown is None else [self._best_shown, *new]
         self._best_shown = min(known, key=lambda s: s.rank, default=None)
         shown = self._best_shown if self.best is None else dataclasses.replace(self.best, excess=scene.floor)
@@ -542,7 +543,7 @@ class ReachFloor:
         part = for_listing()
         try:
             for candidate in itertools.chain.from_iterable(self.scene.candidates()):
-                self.tally.unswizzled.append(self.scene.plain(candidate))
+                self.tally.counted.append(self.scene.plain(candidate))
                 if self.scene.conflict_free and self.tally.exhausted:
                     return  # one shows that there are layouts
                 part.charge(EFFORT_A_CANDIDATE)

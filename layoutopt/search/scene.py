@@ -76,7 +76,7 @@ class Tally:
     # What refuted swizzles, beside counting: "tree", "cp-sat".
     deciders: set[str] = field(default_factory=set)
     exhausted: bool = True  # whether every candidate of the families was tried
-    unswizzled: list[Solution] = field(default_factory=list)  # every candidate tried, without a swizzle
+    counted: list[Solution] = field(default_factory=list)  # layouts whose excess is known, most unswizzled
     growth: ModelGrowth | None = None  # statistics of the CP-SAT model, where there was one
 
 
@@ -151,17 +151,19 @@ class Scene:
         )
         self.space = space_of(problem, trace, row_bytes, families)
         self.field: Field | None = None
-        self.counts_swizzles = False
+        self.counts_swizzles = False  # see the class
         self._left_out = ""  # swizzles of the families that are not searched, as the scope names them
         # A swizzle reads bits of the address: its base lies at a row of banks.
         if {"xor", "matrix"} & set(families) and self.sets and (alignment is None or alignment >= row_bytes):
             size = self.tile.element_bytes
             self.field = swizzle_field(self.sets, self.tile, trace)
             self._left_out = left_out((s.rule for s in self.sets), size)
+            # Of elements of 12 bytes, say, no bits of the bank are bits of the index: CuTe's are listed.
             self.counts_swizzles = bool(size & (size - 1)) and "xor" in families
             self._left_out += " but CuTe's over the dense tile" if self.counts_swizzles else ""
-        # Without a field, no choice of bits is listed; only extents that are powers of two have any.
-        named = searched_families(problem)
+        named = searched_families(problem)  # of `families`, those that the constraints leave
+        # Matrices choose bits of coordinates, and are listed with a field only: the scope leaves them out
+        # where there is none, if the tile has any (extents that are powers of two).
         self._left_out_matrices = "matrix" in named and self.field is None and _is_binary(self.tile.shape)
         self.scope = self._families(named) + self._left_out
         # Where conflicts are ruled out, the fewest bytes without any are the aim anyway.
@@ -169,7 +171,7 @@ class Scene:
             least = self._least_span() * self.tile.element_bytes
             self.limit = least if self.limit is None else min(self.limit, least)
         if self.limit is not None:
-            self._widen(self.limit)
+            self._widen(self.limit)  # pads of any length that fits, where these are few
             self.scope += f" within {self.limit} bytes"
         self.floor, self.plain_floor = counting_excess(self.sets)
         self.tally = Tally()
@@ -414,7 +416,7 @@ class Scene:
     def unswizzled(self, reason: str) -> Proposal:
         """The best layout without a swizzle so far; where there is none, `reason` says why."""
         enough = self.floor if self.conflict_free else math.inf
-        serving = [s for s in self.tally.unswizzled if s.excess <= enough and not s.masks]
+        serving = [s for s in self.tally.counted if s.excess <= enough and not s.masks]
         fitting = [s for s in serving if self.fits(s.candidate.span)]
         if not fitting:
             return self.none(reason, self.scope, False)
