@@ -253,16 +253,17 @@ def work_on_box(
         if (high - low) % unit[d]:
             moved = f"a thread moves {unit[d]} elements along dimension {d} at once"
             wrong = f"{moved}, which do not divide the {high - low} that are covered"
-            raise ProblemFileError("global.bytes" if steps > 1 else "bytes", wrong)
+            raise ProblemFileError("global.bytes" if steps > 1 and d == fast else "bytes", wrong)
         extents.append((high - low) // unit[d])
     contiguous = in_global.contiguous or moved_bytes  # bytes of a segment
     unit_bytes = max(moved_bytes, fast_bits // 8)
     segment = _segment(contiguous, moved_bytes, unit_bytes, line_units=extents[fast])
     origin = tuple(low for low, _ in box)
+    # Threads for a segment (`slots`): as many as it has units, none of them idle.
     work = Work(
         origin=origin, unit=tuple(unit), extents=tuple(extents), order=order, steps=steps,
         stride=fast_width, segment=segment, first=first, threads=threads, loops={}, slots=segment,
-    )  # fmt: skip # no slot is idle, and loops follow
+    )  # fmt: skip
     return work.with_own_loops()
 
 

@@ -77,14 +77,14 @@ def index_code(
     if flipped is not None:
         spellings.append(flipped)
     alignment = base_alignment(lanes, swizzled=has_xor(offset)) // unit_bytes
-    share = _MOST_OPERATORS // max(1, len(problem.accesses))  # of each access
-    asked = _Asked(tuple(spellings), table.ravel(), unit_bytes, alignment, share)
+    most_operators = _MOST_OPERATORS // max(1, len(problem.accesses))  # of each access
+    asked = _Asked(tuple(spellings), table.ravel(), unit_bytes, alignment, most_operators)
     checked = hash(table.tobytes())  # what is known of another table says nothing of this one
     found = []
     for access, part in zip(problem.accesses, lanes.accesses, strict=True):
         loops, warp_lanes = tuple(access.loops.items()), part.element.shape[1]
         touched = access.index, access.where, loops, problem.threads, warp_lanes
-        key = *touched, part.operation, asked.spellings, checked, unit_bytes, alignment, share
+        key = *touched, part.operation, asked.spellings, checked, unit_bytes, alignment, most_operators
         if key not in _codes:
             if len(_codes) >= _MOST_CODES:  # the oldest makes room
                 del _codes[next(iter(_codes))]
@@ -159,7 +159,7 @@ class _Asked(NamedTuple):
     table: IntArray  # byte offsets by row-major index
     unit: int  # bytes of a unit of the addresses
     alignment: int  # of the tile's start, in units
-    share: int  # operators that all iterations of an access may have together for forms to be sought
+    most_operators: int  # that all iterations of an access may have together for forms to be sought
 
 
 def _of_access(access: Access, lanes: LaneTrace, problem: Problem, asked: _Asked) -> IndexCode:
@@ -169,12 +169,13 @@ def _of_access(access: Access, lanes: LaneTrace, problem: Problem, asked: _Asked
     predicate = None if access.where is None else over_tid(access.where, access, warp_lanes)
     ranges = expression_ranges(problem.threads, warp_lanes, access.loops)
     ranges = {name: ranges[name] for name in ("tid", *access.loops)}
+    # By form, where the base of the tile is added to it.
     start = partial(_start, operation=lanes.operation, alignment=asked.alignment)
     addresses = [substituted(spelling, index) for spelling in asked.spellings]
     # Operators of one iteration, those of the coordinates wherever a spelling has them.
     of_index = {name: _known_operators(node) for name, node in index.items()}
     operators = sum(_operators(node, of_index) for node in (*asked.spellings, predicate) if node is not None)
-    too_long = operators * (min(iterations, UNROLLED_WHOLE) + COMPARED) > asked.share
+    too_long = operators * (min(iterations, UNROLLED_WHOLE) + COMPARED) > asked.most_operators
     some = too_long or iterations * problem.threads > _MOST  # whether only some iterations are looked at
     # Then as many as make `_MANY` lane accesses, evenly spread from the first to the last.
     spread = np.linspace(0, iterations - 1, max(2, _MANY // problem.threads)).astype(np.int64)
@@ -186,13 +187,15 @@ def _of_access(access: Access, lanes: LaneTrace, problem: Problem, asked: _Asked
             raise VerificationError(_DIFFERS.format(access.name))
         form = Form(addresses[0], inside=tuple(access.loops))
         looped = _operators(asked.spellings[0], of_index) * iterations
-        return IndexCode(form, predicate, ranges, start(form), Instructions(0, looped, iterations))
+        instructions = Instructions(once=0, looped=looped, iterations=iterations)
+        return IndexCode(form, predicate, ranges, start(form), instructions)
     if predicate is not None:
         predicate = simplify(predicate, ranges)
     search = FormSearch(access, env, active, wanted, ranges, predicate, start)
-    # What some iterations show of dividends and constants need not hold for the others.
-    as_it_is = search.as_it_is(simplify(addresses[0], ranges)) if some else None
-    found = as_it_is or _cheapest(search, addresses, problem.threads)
+    if some:  # what these show of dividends and constants need not hold in the others: nothing is sought
+        found: Form | None = search.as_it_is(simplify(addresses[0], ranges))
+    else:
+        found = _cheapest(search, addresses, problem.threads)
     if found is None or not search.right(found.address):
         raise VerificationError(_DIFFERS.format(access.name))
     return IndexCode(found, predicate, ranges, start(found), search.cost.of(found))

@@ -188,20 +188,22 @@ class _Kind(NamedTuple):
 def _board(trace: Trace, tile: Tile) -> Board:
     """The words that the accesses touch, phase by phase.
 
-    `NO_BOARD` where banks differ, elements are no power of two of bytes, or there are too many lanes.
+    A word is named by the byte of the row-major tile at which it begins. `NO_BOARD` where banks differ or
+    have several words at once, elements are no power of two of bytes, or there are too many lanes.
     """
     rules = [access.rule for access in trace.accesses]
     element_bytes, lanes = tile.element_bytes, sum(a.element.size for a in trace.accesses)
     alike = len({(rule.banks, rule.bank_bytes) for rule in rules}) == 1
     if not alike or element_bytes & (element_bytes - 1) or lanes > MAX_LANES:
         return NO_BOARD
-    if any(rule.row_words > 1 for rule in rules):  # several words of a bank at once
+    if any(rule.row_words > 1 for rule in rules):
         return NO_BOARD
     bank_bytes, banks = rules[0].bank_bytes, rules[0].banks
     vectors = blocks(trace, tile)
     # Phases of the same kind are one, which weighs as much as they do together.
     gathered: dict[_Kind, tuple[int, Occurrence]] = {}  # weight, first execution
     for number, access in enumerate(trace.accesses):
+        # `wordless`: active lanes whose elements no vector holds as a word.
         for occurrence, wordless in _occurrences(access, number, vectors, element_bytes):
             touches = sum(map(len, occurrence.lanes.values()))
             waits = access.rule.serialises_equal and len(occurrence.lanes) < touches
@@ -212,9 +214,9 @@ def _board(trace: Trace, tile: Tile) -> Board:
     of_word = np.array(words, np.int64) // element_bytes
     vector_words = np.maximum(1, vectors.width[of_word] // bank_bytes).tolist()
     places = ((words - vectors.head[of_word] * element_bytes) // bank_bytes).tolist()
-    held_by, place = (dict(zip(words, values, strict=True)) for values in (vector_words, places))
-    board = Board((), held_by, place, banks, bank_bytes)
-    views = board.views()
+    of_vector, place = (dict(zip(words, values, strict=True)) for values in (vector_words, places))
+    board = Board((), of_vector, place, banks, bank_bytes)
+    views = board.views()  # in each, the words of a phase share `view_banks` banks, whatever the layout
     phases = []
     for kind, (weight, first) in gathered.items():
         if weight == 0:

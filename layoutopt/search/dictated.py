@@ -190,13 +190,13 @@ def ranked(case: Case) -> Ranked:
         OutOfTime: the time was over before one was counted.
         ProblemFileError: as for `propose`.
     """
-    problem, published = case.lowered, _published(case)
+    problem, published = case.lowered, _published(case)  # which wins among equals
     check_dictated(problem)  # the constraints of the file
     served: list[Candidate] = []
     unreached: list[str] = []  # by the hardware itself: not said where another layout serves
     refused: list[str] = []  # by the other accesses, or the constraints
     seen: set[bytes] = set()
-    for name, layout in _listed(case, served):
+    for name, layout in _listed(case, served):  # which looks at what serves so far
         table = case.table(layout)
         if table.tobytes() in seen:
             continue
@@ -300,6 +300,7 @@ def _best_first(case: Case, served: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _published(case: Case) -> IntArray | None:
+    """Byte offsets of the layout that the file says a library ships; None without one that can be read."""
     published = case.problem.published
     if published is None:
         return None

@@ -246,7 +246,7 @@ class _Asked(Struct, frozen=True):
     def _instruction(self, shown: Shown) -> Instruction:
         """The instruction asked for; access, warp or iteration left open are those of the worst conflict.
 
-        Rows of a trace number the iterations of the access's loops, the last loop fastest, then the warps.
+        Rows of a trace are iterations of the loops of an access, the last loop fastest, each of all warps.
         """
         case = shown.case
         names = [access.name for access in case.problem.accesses]
