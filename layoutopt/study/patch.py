@@ -56,8 +56,8 @@ class PtxCode(Struct, frozen=True):
         if symbol == DYNAMIC:
             whole = arrays_of(evaluation)[DYNAMIC]
             # All its names are of one place; messages say the one that the kernel uses.
-            body, extern = module.body(self.entry), (v.name for v in module.variables if v.extern)
-            symbol = next((name for name in extern if re.search(rf"(?<![\w$]){re.escape(name)}(?![\w$])", body)), "")
+            words = set(re.findall(r"[\w$%]+", module.body(self.entry)))
+            symbol = next((v.name for v in module.variables if v.extern and v.name in words), "")
         uses = uses_of(module, symbol, self.entry)
         # Bytes that stay together: what is wider in machine code, the assembler joined.
         element = max((access_bytes(use.instruction) for use in uses), default=WIDEST)
