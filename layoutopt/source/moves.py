@@ -6,6 +6,7 @@ both        the XOR, + e / W * p          rows moved by XOR, then padded
 transposed  c * (R + p) + r               row r and column c of R rows, which lie behind one another in planes
 """
 
+import math
 from collections.abc import Iterator
 from typing import Final
 
@@ -62,6 +63,14 @@ class Move(Struct, frozen=True):
         if self.terms:
             n = f"({n} + {block - 1}) / {block} * {block}"
         return f"{n} + {n} / {self.row // element} * {self.extra // element}" if self.extra else n
+
+    def bytes_of(self, n: str, bare: bool) -> str:
+        """At least as many bytes as `size`, as a C expression; pads alone serve elements of every size."""
+        common = math.gcd(self.row, self.extra)
+        if self.terms or not self.extra:
+            return self.count(n, 1, bare)
+        n, pad = n if bare else f"({n})", self.extra // common
+        return f"{n} + {n} {f'* {pad} ' if pad > 1 else ''}/ {self.row // common}"
 
     @property
     def block(self) -> int:

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
@@ -13,15 +14,16 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import checkpoint
 from layoutopt.kernels.read.source import File, Source, Variable, enclosing, every, name_of, named
 from layoutopt.kernels.read.values import Values
-from layoutopt.source.bounds import CASTS, Bounds, Range
+from layoutopt.source.bounds import Bounds, is_changed
 from layoutopt.source.edits import Edit
-from layoutopt.source.host_launches import arguments_in, asked_bytes, other_uses, with_callers
+from layoutopt.source.host_launches import arguments_in, launched_bytes, other_uses, with_callers
 from layoutopt.source.moves import Move
 
 # Functions that reach as many bytes as their pointer's element has, at its address.
 SINGLE_ACCESS: Final = re.compile(
     r"atomic\w+|__cvta_generic_to_shared|__ld\w+|__st\w+|__pipeline_memcpy_async"
 )
+CASTS: Final = ("reinterpret_cast", "static_cast", "const_cast")
 _MATRICES: Final = ("load_matrix_sync", "store_matrix_sync")
 _STATEMENTS: Final = ("expression_statement", "comma_expression", "for_statement")
 _STATEMENT_LIKE: Final = (
@@ -51,10 +53,7 @@ class Pointer(Struct, frozen=True):
     only_index: Node | None = None
     is_first: bool = True  # no row but the first was chosen: the array may be meant as one line
     in_row: bool = False  # it came out of a subscript of an array of several extents: it stays within a row
-    columns: Range | None = (
-        0,
-        0,
-    )  # bytes that it may lie from the start of a row; None where that is not known
+    columns: int | None = 0  # the most bytes from the start of a declared row; None where that is not known
 
 
 @dataclass
@@ -75,8 +74,8 @@ class Walk:
     remark: str = ""  # what is left to do by hand
     # The first place where arguments or data may decide a column of declared rows
     open_column: str | None = None
-    # Variables that point into it, by declaration, and the columns that they were followed with
-    _seen: dict[tuple[str, int], set[Range | None]] = field(default_factory=dict)
+    _seen: list[Variable] = field(default_factory=list)  # variables that point into it
+    _taken: list[Node] = field(default_factory=list)  # what they were given
 
     def __post_init__(self) -> None:
         self.bounds = Bounds(self.source, self.values)
@@ -91,12 +90,28 @@ class Walk:
         if not self.array.is_shared or (self.array.extents and self.array.extents[0] is None):
             self._ask_for()
         start = Pointer(self.element, extents_left=max(len(self.array.extents), 1))
-        for file, node in self.source.uses(self.array):
+        for file, node in self.uses(self.array):
             broken = enclosing(node, "ERROR", *_STATEMENT_LIKE)
             if broken is not None and (broken.type == "ERROR" or broken.has_error):
                 self.refuse(file, broken, "the parser does not understand the statement")
             self.follow(file, node, start)
         return self.edits
+
+    def uses(self, variable: Variable) -> Iterator[tuple[File, Node]]:
+        """Every place where a variable is named.
+
+        Raises:
+            ProblemFileError: a macro may name it where it cannot be seen: within another one, or in parts.
+        """
+        macros = [macro for file in self.source.files for macro in file.macros]
+        for one in macros:
+            file, pasted = one.file, re.findall(r"(\w+)\s*##", one.file.text(one.node))
+            if any(variable.name.startswith(part) for part in pasted if part not in one.parameters):
+                self.refuse(file, one.node, f"a macro may make the name {variable.name}")
+            names = variable.name not in one.parameters and any(named(file, one.body, variable.name))
+            if names and any(any(named(m.file, m.body, one.name)) for m in macros if m is not one):
+                self.refuse(file, one.node, "the macro is used in another one")
+        return self.source.uses(variable)
 
     def _ask_for(self) -> None:
         """Ask for more bytes of dynamic memory, in the launches of the source, else in a comment."""
@@ -106,34 +121,22 @@ class Walk:
         launched = False
         for file in self.source.files:
             for node in every(file.root):
-                argument = self._asked_bytes(file, node, names)
+                argument = launched_bytes(file, node, names)
                 if argument is None:
                     continue
-                launched |= node.type == "kernel_call_syntax"
+                launched = True
                 count = self.values.integer(file, argument)
                 if count is None or self.move.extra or count % self.move.block:
                     bare = not argument.named_children
-                    self.edit(file, argument, self.move.count(file.text(argument), 1, bare))
-        count_text, end = self.move.count("B", 1, True), self.array.node.end_byte
+                    self.edit(file, argument, self.move.bytes_of(file.text(argument), bare))
+        count_text, end = self.move.bytes_of("B", True), self.array.node.end_byte
         others = ", ".join(dict.fromkeys(other_uses(self.source, names)))
         if not launched:
             text = f"  /* launch with {count_text} bytes, where it was B bytes */"
             self.edits.append(Edit(self.array.file, end, end, (text,)))
         if not launched or others:
-            who = "the launch" if not others else f"what launches it at {others}"
+            who = "the launch" if not others else f"what launches it, or asks for its bytes, at {others}"
             self.remark = f"{who} must ask for {count_text} bytes where it asked for B bytes"
-
-    def _asked_bytes(self, file: File, node: Node, names: set[str]) -> Node | None:
-        """The argument that says how many bytes of dynamic memory a launch has; None of any other node.
-
-        Refused where nothing in it is a function of the source: it may be the kernel by another name.
-        """
-        asked = asked_bytes(file, node, names)
-        if asked is None:
-            return None
-        if not asked.of & names.union(*(other.functions for other in self.source.files)):
-            self.refuse(file, node, "these bytes may be the kernel's")
-        return asked.argument if asked.of & names else None
 
     # What a subclass does with each use -----------------------------------------------------------
 
@@ -224,40 +227,26 @@ class Walk:
     def _along_row(self, file: File, pointer: Pointer, sign: str, column: Node) -> Pointer:
         """A pointer in declared rows, moved by a column; any other pointer as it is.
 
-        Columns lie within their row, as C++ leaves others undefined. The first place is remembered where
-        arguments or data decide one.
+        Columns lie within their row, as C++ leaves others undefined. The first place is remembered where one
+        may lie beyond it; where rows are used as one line, from the first one, that is refused.
         """
         if len(self.extents) <= 1 or pointer.extents_left > 1:
             return pointer
-        found = self._moved_by(pointer, sign, self.bounds.of(file, column))
-        width = self.extents[-1] * self.element
-        is_beyond = found.columns is not None and (found.columns[0] >= width or found.columns[1] < 0)
-        if found.columns is not None and (pointer.is_first or is_beyond):
-            self._check_column(file, column, found, width)
-        elif found.columns is None or found.columns[0] < 0 or found.columns[1] >= width:
+        most, width = self.bounds.most(file, column) if sign == "+" else None, self.extents[-1] * self.element
+        is_known = most is not None and pointer.columns is not None
+        columns = (pointer.columns or 0) + (most or 0) * pointer.element if is_known else None
+        if columns is None or columns >= width:
+            is_far = (self.values.integer(file, column) or 0) * pointer.element >= width
+            if is_far or (columns is not None and pointer.is_first):
+                self.refuse(file, column, "it may lie beyond its row")
             self.open_column = self.open_column or file.place(column)
-        return found
-
-    def _moved_by(self, pointer: Pointer, sign: str, count: Range | None) -> Pointer:
-        """A pointer some of its elements further along a row."""
-        if count is None or pointer.columns is None or not pointer.element:
-            return replace(pointer, columns=None)
-        (low, high), (least, most) = pointer.columns, count if sign == "+" else (-count[1], -count[0])
-        return replace(pointer, columns=(low + least * pointer.element, high + most * pointer.element))
-
-    def _check_column(self, file: File, node: Node, pointer: Pointer, width: int) -> None:
-        """Refuse a pointer that may lie outside of a row of so many bytes."""
-        if pointer.columns is None:
-            self.refuse(file, node, "whether it stays within a row depends on arguments or data")
-        low, high = pointer.columns
-        if low < 0 or high >= width:
-            self.refuse(file, node, "it may lie beyond its row")
+        return replace(pointer, columns=columns)
 
     def check_whole(self, file: File, node: Node, size: int) -> None:
         """Refuse vectors of so many bytes that the layout would tear or misalign."""
         move = self.move
         unit = move.unit if move.terms or move.rows else math.gcd(move.row, move.extra)
-        if size > self.element and unit % size:
+        if size > self.element and (unit % size or size & (size - 1)):  # others may begin anywhere
             self.refuse(file, node, f"vectors of {size} bytes would not stay whole")
 
     def is_address(self, file: File, node: Node, depth: int = 0) -> Node | None:
@@ -304,8 +293,31 @@ class Walk:
             )
         elif is_element:
             self._check_reference(file, above, depth)
-        for where, use in self.bounds.aliases(file, node) if depth <= _MOST_DEPTH else ():
+        for where, use in self._aliases(file, node) if depth <= _MOST_DEPTH else ():
             self._check_reference(where, use, depth + 1)
+
+    def _aliases(self, file: File, node: Node) -> Iterator[tuple[File, Node]]:
+        """The uses of references that are bound to what an expression names, and of parameters of macros."""
+        above = node.parent
+        assert above is not None
+        kept = variable_of(file, node) if above.type == "init_declarator" else None
+        if kept is not None and kept.is_reference:
+            yield from self.source.uses(kept)
+        called = above.parent.child_by_field_name("function") if above.parent is not None else None
+        if above.type != "argument_list" or called is None or node not in arguments_in(above):
+            return
+        name, place = name_of(file, called), arguments_in(above).index(node)
+        for other in self.source.files:
+            for macro in other.macros:
+                if macro.name == name and place < len(macro.parameters):
+                    yield from ((other, use) for use in named(other, macro.body, macro.parameters[place]))
+            values = [v.value for v in other.variables.get(name, ()) if v.value is not None]
+            lambdas = [value for value in values if value.type == "lambda_expression"]
+            for function in (*other.functions.get(name, ()), *lambdas):
+                parameters = other.parameters(function)
+                one = parameters[place] if place < len(parameters) else None
+                if one is not None and one.is_reference:
+                    yield from self.source.uses(one)
 
     def _reference_cast(self, node: Node) -> Node | None:
         """The type of a cast to a reference; `node` is the cast, or the arguments of one."""
@@ -517,21 +529,20 @@ class Walk:
             self.refuse(file, parent, "it is kept where it cannot be followed")
         if not variable.pointer and variable.type != "auto":
             self.refuse(file, parent, f"it is kept in {variable.name}, which is no pointer")
-        if self.is_new(variable, file, parent, pointer):
-            self.kept(file, parent, pointer, variable, first and not self.changes(variable))
+        self._taken.append(node)
+        if variable.is_reference:
+            self.refuse(file, parent, f"{variable.name} is another name of a pointer")
+        if self.is_new(variable, file, parent):
+            changes = any(is_changed(where, use) for where, use in self.source.uses(variable))
+            self.kept(file, parent, pointer, variable, first and not changes)
 
-    def is_new(self, variable: Variable, file: File, node: Node, pointer: Pointer) -> bool:
-        """Whether a pointer is met for the first time, or with such columns."""
-        columns = self._seen.setdefault((variable.file.path, variable.identifier.start_byte), set())
-        if sum(map(len, self._seen.values())) >= _MOST_POINTERS:
+    def is_new(self, variable: Variable, file: File, node: Node) -> bool:
+        """Whether a pointer is met for the first time."""
+        if len(self._seen) >= _MOST_POINTERS:
             self.refuse(file, node, "too many pointers into it")
-        new = pointer.columns not in columns
-        columns.add(pointer.columns)
-        return new
-
-    def changes(self, variable: Variable) -> bool:
-        """Whether a variable takes other values than its first."""
-        return any(True for _ in self.bounds.writes(variable))
+        is_new = variable not in self._seen
+        self._seen += [variable] if is_new else []
+        return is_new
 
     def edit(self, file: File, node: Node, *parts: str | Node) -> None:
         """Replace a node."""

@@ -29,6 +29,7 @@ from layoutopt.kernels.question.arrays import moved_by_itself, used_arrays
 from layoutopt.kernels.question.summary import summary
 from layoutopt.kernels.read.declarations import base_name
 from layoutopt.kernels.read.files import Listed
+from layoutopt.source.moves import Move
 from layoutopt.study.moved import MovedArray, costs, first_astray, touching, why_not_better
 from layoutopt.study.patch import PtxCode
 from layoutopt.study.source_plans import DYNAMIC, PITCH, Plan, SourceCode, arrays_of, carved
@@ -381,9 +382,9 @@ class _ArrayFix(NamedTuple):
         """Why other kernels of the file forbid a change, at the same launch.
 
         Of those whose machine code is another one now, none may take more wavefronts. Their threads must
-        reach the same elements and write the same bytes, too; of other instances of the kernel's template
-        this is asked where pitches were changed. Of dynamic memory that moves in another way, all of these
-        must have elements of one type: how many bytes to ask for depends on it.
+        reach the same elements and write the same bytes, too, but for other instances of the kernel's
+        template. Of dynamic memory that moves by an XOR, all of these must have elements of one type: how
+        many bytes to ask for depends on it.
         """
         now, program = self.now, self.now.program
         changed = {kernel.name: kernel for kernel in version.listed}
@@ -391,11 +392,11 @@ class _ArrayFix(NamedTuple):
         others = [k for k in now.listed if k.name != program.name and changed[k.name].code != k.code]
         instances = [k for k in others if base_name(k.title) == name]
         unlike = [other for other in instances if _template_types(other) != _template_types(program)]
-        if self.key == DYNAMIC and not plan.at_every_index and unlike:
+        is_pad = isinstance(plan.move, Move) and not plan.move.terms
+        if self.key == DYNAMIC and unlike and not is_pad:
             why = "has elements of another type: how many bytes a launch must ask for differs between them"
             yield f"{unlike[0].title} {why}"
-        pitched = plan.rank == PITCH and plan.at_every_index
-        compared = [k for k in others if pitched or k not in instances]
+        compared = [k for k in others if k not in instances]
         if len(compared) > _MOST_INSTANCES:
             yield f"{len(compared)} other kernels that the change reaches would have to be compared"
         for other in dict.fromkeys((*compared, *instances[:_MOST_INSTANCES])):

@@ -36,8 +36,7 @@ from layoutopt.search.block import solve
 from layoutopt.source.edits import rendered
 from layoutopt.source.moves import Move, flips, move_of, pads, transpositions
 from layoutopt.source.ptx_edit import WIDEST, Region
-from layoutopt.source.rewrite import Moved, Pitched
-from layoutopt.source.transposed import Transposed
+from layoutopt.source.rewrite import Moved, Pitched, Transposed
 from layoutopt.source.walk import Walk
 from layoutopt.study.moved import touching
 
@@ -49,8 +48,6 @@ _FORMS: Final = (Pitched, Moved, Transposed)
 _MOST_TRIED: Final = (2, 1, 2, 1)
 # Of these ranks: longer rows, which a declaration alone may say; XORs; transpositions.
 PITCH, _XOR, _TRANSPOSITION = 0, 2, 3
-# Columns of a flat array that threads may go down.
-_MOST_COLUMNS: Final = 2
 # Warp instructions that are looked at to rank them.
 _MOST_ROWS: Final = 1 << 13
 _MOST_SHARED: Final = 227 << 10
@@ -206,7 +203,6 @@ class Plan(NamedTuple):
     files: dict[str, bytes]  # the changed files, by path
     remark: str = ""  # what is left to do by hand
     open_column: str | None = None  # as of a `Walk`
-    at_every_index: bool = False  # of a flat array, every place that computes an index is changed
 
 
 class Plans(NamedTuple):
@@ -284,15 +280,12 @@ class SourceCode(Struct, frozen=True):
                 except ProblemFileError as error:
                     yield error
                     continue
-                if form is Pitched and not extents and len(edits) < 2:
-                    continue  # no index has rows of this length
-                at_every_index = form is not Moved and not extents
                 rank = _XOR if move.terms else _TRANSPOSITION if move.rows else rank
+                rank = PITCH if isinstance(change, Moved) and change.takes_rows else rank
                 # Its wavefronts are those that `Ranking` expects.
-                yield Plan(0, rank, move, changed, change.remark, change.open_column, at_every_index)
+                yield Plan(0, rank, move, changed, change.remark, change.open_column)
 
-        may_transpose = bool(variable.extents) and variable.extents[0] is not None
-        ranking = Ranking(evaluation, array, gpu, element, extents, may_transpose)
+        ranking = Ranking(evaluation, array, gpu, element, extents)
         return ranking.plans(variable.name, written)
 
 
@@ -313,7 +306,6 @@ class Ranking(Struct, frozen=True, dict=True):
     gpu: Device  # whose banks count
     element: int  # bytes of an element
     extents: tuple[int, ...] = ()  # of an array of several dimensions; empty of a flat one
-    may_transpose: bool = False  # rows may become columns
 
     @cached_property
     def sites(self) -> list[Site]:
@@ -428,17 +420,15 @@ class Ranking(Struct, frozen=True, dict=True):
 
         A thread goes down a column where its accesses, one after the other, lie a row apart.
         """
-        if not self.may_transpose:
+        if not self.extents:
             return
         steps: Counter[int] = Counter()  # bytes from one access to the next of the same lanes
         sites = [part for site in self.sites for part in _by_element(site, self.element)]
         for group in _same_lanes(sites, self.element):
             steps.update(np.diff(sorted(site.offsets[site.lanes][0] for site in group)).tolist())
-        row_lengths, plane = [step for step, _ in steps.most_common(_MOST_COLUMNS)], self.array.size
-        if self.extents:
-            row_lengths = [self.extents[-1] * self.element]
-            plane = math.prod(self.extents[-2:]) * self.element
-        yield from (transpositions(row, self.element, plane) for row in row_lengths if steps[row])
+        row = self.extents[-1] * self.element
+        if steps[row]:
+            yield transpositions(row, self.element, self.extents[-2] * row)
 
     def _fits(self, move: Move) -> bool:
         """Whether a layout moves whole elements, and takes little more memory."""
@@ -534,12 +524,8 @@ def _by_operation(sites: Sequence[Site]) -> Iterator[Site]:
 
 
 def _can_write(form: type[Walk], move: Move, extents: tuple[int, ...]) -> bool:
-    """Whether a form of change can write a layout: `Pitched` pads, `Transposed` columns, `Moved` the rest.
-
-    `Moved` writes pads of whole rows only of flat arrays.
-    """
-    if move.rows or form is Transposed:
-        return bool(move.rows) and form is Transposed
-    if form is Pitched:
-        return bool(move.extra) and not move.inside and not move.terms
-    return not extents or move.inside or bool(move.terms)
+    """Whether a form writes a layout: `Pitched` longer rows, `Transposed` columns, `Moved` the rest."""
+    if move.rows:
+        return form is Transposed
+    is_pitch = bool(extents) and not move.inside and not move.terms
+    return form is (Pitched if is_pitch else Moved)

@@ -12,16 +12,17 @@ from layoutopt.kernels.read.source import File, Source, every
 from layoutopt.kernels.read.values import Values
 from layoutopt.source.edits import rendered
 from layoutopt.source.moves import Move, flips, pads, transpositions
-from layoutopt.source.rewrite import Moved, Pitched
-from layoutopt.source.transposed import Transposed
+from layoutopt.source.rewrite import Moved, Pitched, Transposed
 
 COLUMNS = Move(128, 16, unit=4, rows=32)
 SQUARE = "__shared__ float s[32][32];"
 PAD, PAD4, XOR = Move(128, 16, unit=16), Move(128, 4, unit=4), Move(128, 0, ((0, 7),), 16)
+XOR16 = {"move": XOR}
 
 
-def rewritten(tmp_path, text, form=Pitched, move=PAD, extents=(), title="k(float*)"):
+def rewritten(tmp_path, text, form=None, move=PAD, extents=(), title="k(float*)"):
     """The lines that are new or changed."""
+    form = form or (Pitched if extents else Moved)
     path = tmp_path / "kernel.cu"
     path.write_text(text)
     source = Source(path)
@@ -37,29 +38,35 @@ def kernel(body, head="", declaration="__shared__ float s[1024];"):
     return f"{head}\n{opening}\n  {declaration}\n  int t = threadIdx.x;\n  {body}\n}}\n"
 
 
-PITCHED, AT = (
-    "__shared__ float s[32 * 36];",
-    "const auto s_at = [](int e) { return ((e & -4) ^ (e >> 5 & 7) * 4) + (e & 3); };",
+AT = "const auto s_at = [](int e) { return ((e & -4) ^ (e >> 5 & 7) * 4) + (e & 3); };"
+PADDED, PAD_AT, ROW_AT = (
+    "__shared__ float s[1148];",
+    "const auto s_at = [](int e) { return e + (e >> 5) * 4; };",
+    "const auto s_at = [](int e, int r = 0) { return r * 36 + e + (e >> 5) * 4; };",
 )
-# Each way to write a layout: how the array moves, the line that is written for it, and what bodies become.
+# Each way to write a layout of one line: how the array moves, the lines written for it, and what bodies become.
 BODIES = {
-    Pitched: (PAD, PITCHED, {
-        "s[t / 32 * 32 + t % 32] = 0;": "s[t / 32 * 36 + t % 32] = 0;",
-        "s[(t / 8 << 5) + t % 8] = 0;": "s[((t / 8) * 36) + t % 8] = 0;",
-        "s[n * 64 + 3] = 0;": "s[n * 72 + 3] = 0;",
-        "for (int i = 0; i < 32; ++i) s[t * 32 + i] = 0;": "for (int i = 0; i < 32; ++i) s[t * 36 + i] = 0;",
-        "float* p = s + t * 32; p[3] = 0;": "float* p = s + t * 36; p[3] = 0;",
-        "float* p = &s[t * 32]; p += 32; p[3] = 0;": "float* p = &s[t * 36]; p += 36; p[3] = 0;",
-        "reinterpret_cast<float4*>(s)[t * 8 + n * 16] = {};": "reinterpret_cast<float4*>(s)[t * 9 + n * 18] = {};",
-        "atomicAdd(&s[t * 32 + 1], 1.f);": "atomicAdd(&s[t * 36 + 1], 1.f);",
-        "int e = t * 32 + 4; s[e] = s[e + 1];": "int e = t * 36 + 4; s[e] = s[e + 1];",
+    "row": (PAD, [PADDED, ROW_AT], {
+        "s[t / 32 * 32 + t % 32] = 0;": "s[s_at(t % 32, (t / 32))] = 0;",
+        "s[(t / 8 << 5) + t % 8 - 1] = 0;": "s[s_at((t % 8) - 1, (t / 8))] = 0;",
+        "for (int i = 0; i < 32; ++i) s[t * 32 + i] = 0;": "for (int i = 0; i < 32; ++i) s[s_at(i, t)] = 0;",
+        "*(float4*)&s[32 * t + 32] = {};": "*(float4*)&s[s_at(0, t + 1)] = {};",
+        "atomicAdd(&s[(t + n) * 32], 1.f); s[n] = 0;": "atomicAdd(&s[s_at(0, (t + n))], 1.f); s[s_at(n)] = 0;",
     }),
-    Moved: (XOR, AT, {
+    "pad": (PAD, [PADDED, PAD_AT], {
+        "s[n * 64 + 3] = 0;": "s[s_at(n * 64 + 3)] = 0;",
+        "atomicAdd(s + t * 32 + 1, 1.f);": "atomicAdd(&s[s_at((t * 32) + 1)], 1.f);",
+        "s[n - t * 32] = 0;": "s[s_at(n - t * 32)] = 0;",
+        "float* p = s + t * 32; p[3] = 0;": "float* p = s + t * 32; s[s_at(int(p - s) + 3)] = 0;",
+        "float* p = &s[t * 32]; p += 32; *p = 0;": "float* p = &s[t * 32]; p += 32; s[s_at(int(p - s))] = 0;",
+    }),
+    "XOR": (XOR, [AT], {
         "s[n + t] = s[n++];": "s[s_at(n + t)] = s[s_at(n++)];",
         "*(float4*)&s[n] = {};": "*(float4*)&s[s_at(n)] = {};",
         "reinterpret_cast<float4*>(s)[n] = {};": "reinterpret_cast<float4*>(s)[s_at(4 * n) / 4] = {};",
         "float* p = s + n; p[t] = *p;": "float* p = s + n; s[s_at(int(p - s) + t)] = s[s_at(int(p - s))];",
         "float* p = s; p[t] = 0;": "float* p = s; p[s_at(t)] = 0;",
+        "float* p; p = s; p[t] = 0;": "float* p; p = s; s[s_at(int(p - s) + t)] = 0;",
         "atomicAdd(s + n, 1.f);": "atomicAdd(s + s_at(n), 1.f);",
         "s[(int)s[n]] = 0;": "s[s_at((int)s[s_at(n)])] = 0;",
         "float* p = s + n; s[(int)p[t]] = 0;": "float* p = s + n; s[s_at((int)s[s_at(int(p - s) + t)])] = 0;",
@@ -69,45 +76,32 @@ BODIES = {
             "volatile float* v = s + n; reinterpret_cast<volatile float*>(s)"
             "[s_at(int(v - reinterpret_cast<volatile float*>(s)) + t)] = 1;",
     }),
-    Transposed: (COLUMNS, PITCHED, {
-        "s[t % 8 * 32 + t / 8] = s[(t << 5) + 3];": "s[(t % 8) + (t / 8) * 36] = s[(t) + 3 * 36];",
-        "s[n * 64 + (t % 8 + 1)] = s[32 + 7];": "s[n * 2 + ((t % 8) * 36 + 1 * 36)] = s[1 + 7 * 36];",
-        "float* p = s + t * 32; p += 32; p[3] = 0;": "float* p = s + t; p += 1; p[3 * 36] = 0;",
-        "atomicAdd(&s[t * 32], 1.f);": "atomicAdd(&s[t], 1.f);",
-        "s[(int)s[n * 32] * 32] = 0;": "s[(int)s[n]] = 0;",
-    }),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("form", "body"), [(form, body) for form in BODIES for body in BODIES[form][2]])
-def test_indices_become_those_of_the_layout(tmp_path, form, body):
-    move, line, expected = BODIES[form]
-    assert rewritten(tmp_path, kernel(body), form, move) == [line, expected[body]]
-
-
-def template(arguments, element, body):
-    return f"template <{arguments}> __global__ void k({element}* out) {{\n  __shared__ {element} s[8 * W];\n  {body}\n}}\n"
+@pytest.mark.parametrize(("how", "body"), [(how, body) for how in BODIES for body in BODIES[how][2]])
+def test_indices_become_those_of_the_layout(tmp_path, how, body):
+    move, lines, expected = BODIES[how]
+    assert rewritten(tmp_path, kernel(body), None, move) == [*lines, expected[body]]
 
 
 BEFORE, ROWS = "s[t * 32] = 0;", "__shared__ float s[2][16][W];"
+ZERO = "s[s_at(0, t)] = 0;"
 POINTER = "#define W 32\n__device__ void f({}, int n) {{ p[n][1] = 0; }}"
-CALLED = "__device__ void f(float* p, int r) {{ p[r{}] = 0; p[3] = 1; }}"
 POINTED = "f(s[1], t); auto q = s[0]; q[n][t] = 0;"
-CALL = "template <int M> __device__ void f(float* p, int c, int r) {{ for (int i = c; i < 32; i += M) p[r * {} + i] = 0; }}"
 LOAD = "#define vload(v, p) v = *((float4*)({}));"
 # A source, what it becomes, and how: by a pad of 16 bytes if nothing else is said.
 SOURCES = {
     **{
         f"the declaration holds the longer rows: {declaration}": (
-            kernel(BEFORE, head, declaration), [expected, "s[t * 36] = 0;"], {},
+            kernel(BEFORE, head, declaration), [expected, ROW_AT, ZERO], {},
         )
         for declaration, head, expected in (
-            ("__shared__ float s[R * W];", "#define W 32\n#define R 8", "__shared__ float s[R * (W + 4)];"),
-            ("__shared__ float s[8 * W];", "constexpr int W = 1 << 5;", "__shared__ float s[8 * (W + 4)];"),
+            ("__shared__ float s[R * W];", "#define W 32\n#define R 8", "__shared__ float s[(R * W) + (R * W) / 32 * 4];"),
             ("__shared__ float s[N];", "#define N 256", "__shared__ float s[N + N / 32 * 4];"),
             # There is no launch here.
             ("extern __shared__ float s[];", "",
-             "extern __shared__ float s[];  /* launch with B + B / 128 * 16 bytes, where it was B bytes */"),
+             "extern __shared__ float s[];  /* launch with B + B / 8 bytes, where it was B bytes */"),
         )
     },
     "rows of several extents are padded in the declaration alone": (
@@ -125,27 +119,43 @@ SOURCES = {
             ("float (&p)[16][W]", "float (&p)[16][W + 4]"),
         )
     },
-    "a function that need not change is called for other memory": (
-        kernel("f(s, t % 32); f(out, 3);", CALLED.format("")), [PITCHED], {},
+    **{
+        f"an index is a row and a column only where it is always: {body}": (
+            kernel(body, head), sorted([PADDED, PAD_AT, expected]), {},
+        )
+        for head, body, expected in (
+            ("#define S(r) s[r * 32]", "S(n + t) = 0;", "#define S(r) s[s_at(r * 32)]"),
+            ("#ifdef N\nconstexpr int W = 64;\n#else\nconstexpr int W = 32;\n#endif", "s[t * W] = 0;", "s[s_at(t * W)] = 0;"),
+            ("", "int W = 32; s[t * W] = 0;", "int W = 32; s[s_at(t * W)] = 0;"),
+        )
+    },
+    "the arguments of a template decide the length of no row": (
+        "template <int W> __global__ void k(float* out) {\n  __shared__ float s[8 * 32];\n  s[threadIdx.x * W] = 0;\n}\n",
+        ["__shared__ float s[284];", PAD_AT, "s[s_at(threadIdx.x * W)] = 0;"], {"title": "void k<32>(float*)"},
     ),
-    "the arguments of a template give pitches": (
-        template("int W, typename T", "T", "for (int i = 0; i < W; i += 4) s[threadIdx.x * W + i] = 0;"),
-        ["__shared__ T s[8 * (W + 4)];", "for (int i = 0; i < W; i += 4) s[threadIdx.x * (W + 4) + i] = 0;"],
-        {"title": "void k<32, float>(float*)"},
-    ),
-    "macros and functions are followed": (
-        kernel("S(t % 32, n) = 0; f(s, t);", "#define S(i, j) s[((j) << 5) + (i)]\n" + CALLED.format(" * 32 + 1")),
-        ["#define S(i, j) s[((j) * 36) + (i)]", CALLED.format(" * 36 + 1"), PITCHED], {},
+    **{
+        f"a parameter of a macro gets brackets: {body}": (
+            kernel(body, head), [lines[0], *([PADDED, PAD_AT] if how == {} else [AT]), *lines[1:]], how,
+        )
+        for head, body, how, lines in (
+            ("#define P(i) p[i]", "float* p = s + n; P(t | 1) = 0;", {}, ["#define P(i) s[s_at(int(p - s) + (i))]"]),
+            ("#define V(i) ((float4*)s)[i]", "V(t + 1) = {};", XOR16, ["#define V(i) ((float4*)s)[s_at(4 * (i)) / 4]"]),
+        )
+    },
+    "macros are followed": (
+        kernel("S(t % 32, n) = 0;", "#define S(i, j) s[((j) << 5) + (i)]"),
+        ["#define S(i, j) s[s_at(i, (j))]", PADDED, ROW_AT], {},
     ),
     "a macro may reach one element at a pointer": (
-        kernel("float4 v; vload(v, &s[t * 32]);", LOAD.format("p")), [PITCHED, "float4 v; vload(v, &s[t * 36]);"], {},
+        kernel("float4 v; vload(v, &s[t * 32]);", LOAD.format("p")),
+        [PADDED, ROW_AT, "float4 v; vload(v, &s[s_at(0, t)]);"], {},
     ),
     "what the parser does not understand elsewhere is no matter": (
-        f"#define BEGIN(x) {{\nBEGIN(x) }}\n{kernel(BEFORE)}\n}}}} BEGIN(\n", [PITCHED, "s[t * 36] = 0;"], {},
+        f"#define BEGIN(x) {{\nBEGIN(x) }}\n{kernel(BEFORE)}\n}}}} BEGIN(\n", [PADDED, ROW_AT, ZERO], {},
     ),
     "what the parser does not understand in the kernel neither": (
         kernel("if (n) { out[0] = = 1 1; }\n s[t * 32] = 0;").replace("float* out", "float* RESTRICT out"),
-        [PITCHED, "s[t * 36] = 0;"], {},
+        [PADDED, ROW_AT, ZERO], {},
     ),
     "an XOR of several extents is one of the last": (
         kernel("s[n][t] = 0; *(float4*)&s[n][4 * t] = {};", "", SQUARE),
@@ -158,20 +168,6 @@ SOURCES = {
         ["const auto s_at = [](int r, int c) { return c ^ (r & 7); };",
          "s[(int)s[n][s_at(n, t)]][s_at((int)s[n][s_at(n, t)], t)] = 0;"],
         {"form": Moved, "move": Move(128, 0, ((0, 7),), 4), "extents": (32, 32)},
-    ),
-    **{
-        f"a column is bounded: {body}": (kernel(f"int u = t / 8;\n {body}", head), [PITCHED, body.replace("32 +", "36 +")], {})
-        for head, body in (
-            ("", "for (int i = t % 8; i + 8 <= 32; i += 8) s[t * 32 + i] = 0;"),
-            ("", "for (int i = 16; i > 0; i >>= 1) s[t * 32 + i] = 0;"),
-            ("", "int i; for (i = 0; i < 32; i++) s[t * 32 + i] = 0;"),
-            ("", "if (u < 31 && n) s[t * 32 + u + 1] = 0;"),
-            ("", "if (threadIdx.x < 32) s[n * 32 + t % 8 + min(n & 7, 23)] = n > 1 ? t : u;"),
-            ("", "int i; if (n) i = 1; else i = u; s[t * 32 + i] = 0;"),
-        )
-    },
-    "the arguments of calls and of their templates bound a column": (
-        kernel("f<16>(s, t % 16, t);", CALL.format(32)), [CALL.format(36).strip(), PITCHED], {},
     ),
     "rows moved by XOR are padded": (
         kernel("s[32 * n + t] = 0;", "#define N 1000", "__shared__ float s[N];"),
@@ -201,10 +197,6 @@ SOURCES = {
          "s[n][s_at(t)] = 0;"],
         {"form": Moved, "move": Move(128, 16, unit=16, inside=True), "extents": (8, 128)},
     ),
-    "factors change places": (
-        kernel("s[t * W + 1] = 0;", "#define R 16\n#define W (8 * 4)", "__shared__ float s[R * W];"),
-        ["__shared__ float s[W * R];", "s[t + 1 * R] = 0;"], {"form": Transposed, "move": Move(128, 0, unit=4, rows=16)},
-    ),
     "extents change places": (
         kernel("s[1][t][n] = s[0][(int)s[0][t][0]][n];", "#define R 32\n#define W (8 * 4)", "__shared__ float s[2][R][W];"),
         ["__shared__ float s[2][W][R + 4];", "s[1][n][t] = s[0][n][(int)s[0][0][t]];"],
@@ -222,63 +214,45 @@ def test_sources_become_those_of_the_layout(tmp_path, name):
 @pytest.mark.parametrize(
     ("launch", "expected"),
     [
-        ("4 * n * sizeof(float)", "(4 * n * sizeof(float)) + (4 * n * sizeof(float)) / 128 * 16"),
-        ("bytes", "bytes + bytes / 128 * 16"),
+        ("4 * n * sizeof(float)", "(4 * n * sizeof(float)) + (4 * n * sizeof(float)) / 8"),
+        ("bytes", "bytes + bytes / 8"),
     ],
 )
 def test_launches_ask_for_more_dynamic_memory(tmp_path, launch, expected):
-    most = "cudaFuncSetAttribute(%s, cudaFuncAttributeMaxDynamicSharedMemorySize, %s); "
-    host = "void host(int n, int bytes) {{ " + most % ("(const void*)&k", "{0}") + most % ("other", "bytes")
-    host += "k<<<1, 32, {0}>>>(0, n); other<<<1, 32, bytes>>>(); }}"
+    host = "void host(int n, int bytes) {{ k<<<1, 32, {0}>>>(0, n); other<<<1, 32, bytes>>>(); }}"
     text = kernel(BEFORE, "__global__ void other() {}", "extern __shared__ float s[];")
-    assert rewritten(tmp_path, text + host.format(launch)) == ["s[t * 36] = 0;", host.format(expected)]
-    with refused_with("these bytes may be the kernel's"):
-        rewritten(tmp_path, text + host.format(launch).replace("(other", "(f"))
+    assert rewritten(tmp_path, text + host.format(launch)) == [ROW_AT, ZERO, host.format(expected)]
 
 
-AT = "const auto s_at = [](int e) { return ((e & -4) ^ (e >> 5 & 7) * 4) + (e & 3); };"
-
-
-WITHIN = "whether it stays within a row depends on arguments"
-WHOLE = "vectors of 16 bytes would not stay whole"
-INTO = "a pointer into rows is used"
-AS_COLUMNS = {"form": Transposed, "move": COLUMNS}
-SQUARES = {**AS_COLUMNS, "extents": (32, 32)}
-# A body, or a source, of which a layout cannot be written in this way, and why.
 BEYOND, TAKEN = "it may lie beyond its row", "what is reached from its address is not known"
+LINE, WHOLE = "the array is used as one line", "vectors of 16 bytes would not stay whole"
+INTO = "a pointer into rows is used"
 ALIAS, TWICE = (
     "the address of an element is taken by another name",
     "it may have an effect, and would stand twice",
 )
+SQUARES = {"form": Transposed, "move": COLUMNS, "extents": (32, 32)}
 XORED = {"form": Moved, "move": Move(128, 0, ((0, 31),), 4)}
+OTHER = "p points to other memory, too"
 ASM = 'asm volatile("ld.shared{}.f32 %0, [%1{}];" : "=f"(v) : "r"({}));'
 NEXT = "__device__ int next(int& i) { return i++; }\n#define NEXT(i) ((i)++)\n#define AT(r, c) s[r][c]"
 ROW = "template <int C> __device__ float f(const float (&p)[C]) { return p[C - 1]; }"
+# A body, or a source, of which a layout cannot be written in this way, and why.
 REFUSED = [
-    # What a launch does not execute is held to the same rules.
-    *((body, {}, BEYOND) for body in (
-        "for (int i = t; i < 1024; i += 256) out[i] = s[i];", "out[t] = s[(t + 37) & 1023];",
-        "out[t] = s[t / 32 * 32 + t % 32 + 5];", "out[t] = s[t % 32 - 1];", "out[t] = *(float4*)&s[t * 4].x;",
-        "float* p = s + t; p[32] = 0;", "if (t < 32) n = 0; else s[t] = 0;", "if (t != 32) s[t] = 0;",
-        "if (threadIdx.x < 40 && threadIdx.x - 9 > 0) s[40 - threadIdx.x] = 0;", "out[t] = s + t % 32 < &s[100];",
-    )),
-    ("float* p = s + t % 32; p += 31; *p = 0;", {}, "a pointer goes along a row"),
-    ("float* p = s; if (n) p = s + 16; p[t % 32] = 0;", {}, BEYOND),
-    (kernel("f(s, t);", CALLED.format("")), {}, BEYOND),
-    (kernel("int i = 0; next(i); s[t * 32 + i] = 0;", NEXT), {}, WITHIN),
-    *((body, {}, WITHIN) for body in (
-        "for (int i = 0; i < 32; i++) { s[i] = 0; i += n; }", "int i = 0; do s[i] = 0; while (++i < n);",
-        "int c = 0; if (n) c = n; s[c] = 0;", "int c = 0; asm(\"mov.u32 %0, %1;\" : \"=r\"(c) : \"r\"(n)); s[c] = 0;",
-        "int i; for (i = 0; i < 32; i++) n++; s[i] = 0;", "for (int i = 0; i < 32 || n; i++) s[i] = 0;",
-        "unsigned i = t - 5; if (i > 3) s[i & 64 ? 0 : i] = 0;", "float f = t / 8; s[int(f)] = 0;",
-    )),
-    (kernel("S(n + t, 3) = 0;", "#define S(r, c) s[r * 32 + c]"), {}, "the macro has no brackets around a parameter"),
-    (kernel("S(n, t % 2 + 1) = 0;", "#define S(r, c) s[(r) * 32 + c * 8]"), {}, WITHIN),
-    ("if (t < 32) { int i = t; for (;;) { s[i] = 0; i++; } }", {}, WITHIN),
     *((body, how, ALIAS) for how in ({}, XORED) for body in (
         "float& r = s[t % 32]; float* p = &r; p[1] = 0;", "auto f = [](float& r) { return (&r)[1]; }; f(s[t % 32]);",
         "float* p = &(n ? s[0] : s[1]); p[1] = 0;",
     )),
+    *((body, how, OTHER) for how in ({}, XORED) for body in (
+        "float* p = s; if (n) p = out; p[t * 32] = 0;", "float* p = out; if (n) p = s + t; p[1] = 0;",
+        "float* p = s + 1; p[t] = 0; p = out + n;",
+    )),
+    ("float* p = s; float*& q = p; q = out; p[t] = 0;", XORED, "q is another name of a pointer"),
+    ("float* p = s + n; { float s[4]; p[t] = s[0]; }", XORED, "its name is that of another variable here"),
+    ("*(float3*)&s[n * 96 + 95] = {};", {"move": Move(384, 12, unit=4)}, "vectors of 12 bytes would not stay whole"),
+    (kernel("BACK(n) = 0;", "#define AT(r) s[r]\n#define BACK(i) AT(i + 1)"), XORED, "the macro is used in another one"),
+    (kernel("MAKE(n) = 0;", "#define MAKE(r) s##r"), XORED, "a macro may make the name s"),
+    (kernel("f(s, t);", "__device__ void f(float* p, int r) { p[r] = 0; }"), {}, "it is passed to f"),
     (kernel("f(&s[t % 32]);", "__device__ void f(float* p) { (&p[0])[1] = 0; }"), XORED, "it is passed to f"),
     (kernel("f(&s[t % 32]);", "__device__ void g(float& r) { f(&r); }\n__device__ void f(float* p) { g(*p); }"),
      XORED, "by another name"),
@@ -291,38 +265,34 @@ REFUSED = [
     *((kernel(body, head, SQUARE), {**how, "extents": (32, 32)}, why) for body, head, how, why in (
         ("out[t] = ((float4*)&s[n][4 * t])->x;", "", {"move": PAD4}, WHOLE),
         ("out[t] = (*(float4*)&s[n][4 * t]).x;", "", XORED, WHOLE),
-        ("const float* p = *s; out[t] = p[n];", "", {}, "the array is used as one line"),
+        ("float* p = &(&s[n][t])[0]; p[1] = 0;", "", XORED, "a pointer into the array is kept"),
+        ("float* p = &*&s[n][t]; p[1] = 0;", "", XORED, "a pointer into the array is kept"),
+        ("const float* p = *s; out[t] = p[n];", "", {}, LINE),
+        ("float* p = &s[0][0]; p[n] = 0;", "", {}, LINE),
         ("const float* p = s[0]; out[t] = p[t];", "", {}, BEYOND),
-        ("float* p = s[n]; p += 32; *p = 0;", "", {}, BEYOND),
+        ("for (int i = t; i < 1024; i += 256) s[0][i] = 0;", "", XORED, BEYOND),
+        ("float* p = s[n]; p += n; *p = 0;", "", {}, "a pointer is stepped"),
         ("float* p = s[n]; p = p + 32; *p = 0;", "", {}, BEYOND),
-        ("out[t] = sizeof *s;", "", {}, "the array is used as one line"),
+        ("out[t] = sizeof *s;", "", {}, LINE),
         ("out[t] = sizeof(s[0]);", "", SQUARES, "it is used in a sizeof expression"),
         ("out[t] = f(s[t]);", ROW, {}, "f takes it by reference"),
         *((body, NEXT, XORED, TWICE) for body in (
             "s[n++][t] = 0;", "s[next(n)][t] = 0;", "s[NEXT(n)][t] = 0;", "AT(n++, t) = 0;",
-            "s[atomicAdd((int*)out, 1)][t] = 0;",
+            "s[atomicAdd((int*)out, 1)][t] = 0;", "volatile int v = n; s[v][t] = 0;",
         )),
-        ("s[n][n++] = 0;", "", AS_COLUMNS, "an index may have an effect, and they change places"),
+        ("s[n][n++] = 0;", "", SQUARES, "an index may have an effect, and they change places"),
+        ("*(float4*)&s[t][n] = {};", "", SQUARES, WHOLE), ("float* p = s[t]; p[n] = 0;", "", SQUARES, INTO),
+        ("*(s[t] + n) = 0;", "", SQUARES, INTO), ("float* p = &s[t][n]; ++p;", "", SQUARES, INTO),
+        ("*s[t] = 0;", "", SQUARES, LINE), ("atomicAdd(s[t], 1.f);", "", SQUARES, LINE),
+        ("out[t] = (&s[0][0])[n];", "", SQUARES, LINE),
     )),
-    ("s[t * 32 + n] = 0;", AS_COLUMNS, WITHIN),
-    ("*(float4*)&s[t * 32] = {};", AS_COLUMNS, WHOLE),
-    *((kernel(body, "", SQUARE), SQUARES, why) for body, why in (
-        ("*(float4*)&s[t][n] = {};", WHOLE), ("float* p = s[t]; p[n] = 0;", INTO), ("*(s[t] + n) = 0;", INTO),
-        ("float* p = &s[t][n]; ++p;", INTO),
-    )),
-    ("s[t * 32 + n] = 0;", {}, f"kernel.cu:5: s: {WITHIN}"),
-    ("s[t * 32 + (int)out[t]] = 0;", {}, "whether it stays within a row depends"),
-    ("int e = t * 32; s[e] = e;", {}, "e holds rows, and is used elsewhere"),
-    ("g(s);", {}, "it is passed to g, which is not defined here once"),
+    ("g(s);", {}, "kernel.cu:5: s: it is passed to g, which is not defined here once"),
     ("s[t * 32] = = 0 0;", {}, "the parser does not understand the statement"),
     (kernel("vload(v, &s[t * 32]);", LOAD.format("p + n")), {}, "passed to vload, which is not defined here once"),
-    (kernel("f(s, t % 32); f(out, 3);", CALLED.format(" * 32")), {}, "f is called for other memory, too (kernel.cu:5)"),
-    (template("int W, int V", "float", "s[threadIdx.x / 8 * W] = s[threadIdx.x / 8 * V];"),
-     {"title": "void k<32, 32>(float*)"}, "another instance of the template"),
     *((kernel(POINTED, POINTER.format(p), ROWS), {"extents": (2, 16, 32)}, "kernel.cu:6: s: p has other extents")
       for p in ("float p[16][16][32]", "float (*p)")),
     ("reinterpret_cast<float4*>(s)[n] = {};", {"form": Moved, "move": PAD4}, WHOLE),
-    *((body, {"form": Moved, "move": XOR}, why) for body, why in (
+    *((body, XOR16, why) for body, why in (
         ("g(s);", "it is passed to g, which is not defined here once"),
         ("unsigned long p = (unsigned long)s;", "it is cast to unsigned long"),
         ("char* p = (char*)s; p[n] = 0;", "a pointer to parts of its elements is followed"),
