@@ -125,12 +125,22 @@ class Bounds:
         return True
 
 
-def is_changed(file: File, use: Node) -> bool:
-    """Whether a use of a variable changes it, or may tell others where it lies."""
+def is_given(use: Node) -> bool:
+    """Whether a name stands where a value is given to it."""
     above = use.parent
     while above is not None and above.type == "parenthesized_expression":
         use, above = above, above.parent
-    if above is None or above.type in ("update_expression", "argument_list", "gnu_asm_output_operand"):
+    is_left = above is not None and above.child_by_field_name("left") == use
+    return above is not None and (
+        above.type == "update_expression" or (above.type == "assignment_expression" and is_left)
+    )
+
+
+def is_changed(file: File, use: Node) -> bool:
+    """Whether a use of a variable changes it, or may let others do so."""
+    above = use.parent
+    while above is not None and above.type == "parenthesized_expression":
+        above = above.parent
+    if above is None or above.type in ("argument_list", "gnu_asm_output_operand") or is_given(use):
         return True
-    is_left = above.type == "assignment_expression" and above.child_by_field_name("left") == use
-    return is_left or (above.type == "pointer_expression" and file.text(above.children[0]) == "&")
+    return above.type == "pointer_expression" and file.text(above.children[0]) == "&"

@@ -14,7 +14,7 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import checkpoint
 from layoutopt.kernels.read.source import File, Source, Variable, enclosing, every, name_of, named
 from layoutopt.kernels.read.values import Values
-from layoutopt.source.bounds import Bounds, is_changed
+from layoutopt.source.bounds import Bounds, is_given
 from layoutopt.source.edits import Edit
 from layoutopt.source.host_launches import arguments_in, launched_bytes, other_uses, with_callers
 from layoutopt.source.moves import Move
@@ -91,6 +91,8 @@ class Walk:
             self._ask_for()
         start = Pointer(self.element, extents_left=max(len(self.array.extents), 1))
         for file, node in self.uses(self.array):
+            if self.array.pointer and is_given(node):
+                self.refuse(file, node.parent or node, "the pointer to it takes another value")
             broken = enclosing(node, "ERROR", *_STATEMENT_LIKE)
             if broken is not None and (broken.type == "ERROR" or broken.has_error):
                 self.refuse(file, broken, "the parser does not understand the statement")
@@ -246,6 +248,8 @@ class Walk:
         """Refuse vectors of so many bytes that the layout would tear or misalign."""
         move = self.move
         unit = move.unit if move.terms or move.rows else math.gcd(move.row, move.extra)
+        if size > self.element and self._is_deduced(self.array, "type"):
+            self.refuse(file, node, f"vectors of {size} bytes may have other elements in another instance")
         if size > self.element and (unit % size or size & (size - 1)):  # others may begin anywhere
             self.refuse(file, node, f"vectors of {size} bytes would not stay whole")
 
@@ -427,12 +431,16 @@ class Walk:
             return False
         return all(self._reached_once(file, use, depth) for file, use in self.source.uses(variable))
 
-    def _is_deduced(self, variable: Variable) -> bool:
-        """Whether a template deduces the type of a parameter, or its extents, from what is passed."""
+    def _is_deduced(self, variable: Variable, part: str = "") -> bool:
+        """Whether a template decides the type of a variable, or its extents; of a `part` of it alone."""
+        head = enclosing(variable.node, "template_declaration")
+        node = variable.node.child_by_field_name(part) if part else variable.node
+        listed = head.child_by_field_name("parameters") if head is not None else None
         return any(
-            self.source.is_of_template(variable.file, one)
-            for one in every(variable.node)
-            if one.type in ("identifier", "type_identifier") and one != variable.identifier
+            variable.file.text(one) == variable.file.text(other) and one != variable.identifier
+            for one in (every(node) if node is not None else ())
+            for other in (every(listed) if listed is not None else ())
+            if one.type == other.type and one.type in ("identifier", "type_identifier")
         )
 
     def _reached_once(self, file: File, node: Node, depth: int) -> bool:
@@ -533,7 +541,7 @@ class Walk:
         if variable.is_reference:
             self.refuse(file, parent, f"{variable.name} is another name of a pointer")
         if self.is_new(variable, file, parent):
-            changes = any(is_changed(where, use) for where, use in self.source.uses(variable))
+            changes = any(is_given(use) for _, use in self.source.uses(variable))
             self.kept(file, parent, pointer, variable, first and not changes)
 
     def is_new(self, variable: Variable, file: File, node: Node) -> bool:

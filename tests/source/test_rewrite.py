@@ -26,7 +26,7 @@ def rewritten(tmp_path, text, form=None, move=PAD, extents=(), title="k(float*)"
     path = tmp_path / "kernel.cu"
     path.write_text(text)
     source = Source(path)
-    (array,) = [one for one in source.variables("s") if one.is_shared]
+    (array,) = [one for one in source.variables("s") if one.is_shared or one.value is not None]
     values = Values(source, title, (256, 1, 1))
     edits = form(source, values, array, values.size(array.file, array.type), extents, move).run()
     new = rendered(source.files[0], edits).decode()
@@ -85,6 +85,7 @@ def test_indices_become_those_of_the_layout(tmp_path, how, body):
     assert rewritten(tmp_path, kernel(body), None, move) == [*lines, expected[body]]
 
 
+TYPED = "template <class T>\n__global__ void k(float* out) {\n __shared__ T s[512];\n ((float4*)s)[threadIdx.x] = {};\n}\n"
 BEFORE, ROWS = "s[t * 32] = 0;", "__shared__ float s[2][16][W];"
 ZERO = "s[s_at(0, t)] = 0;"
 POINTER = "#define W 32\n__device__ void f({}, int n) {{ p[n][1] = 0; }}"
@@ -247,6 +248,8 @@ REFUSED = [
         "float* p = s; if (n) p = out; p[t * 32] = 0;", "float* p = out; if (n) p = s + t; p[1] = 0;",
         "float* p = s + 1; p[t] = 0; p = out + n;",
     )),
+    (kernel("s += 32; s[t] = 0;", "", "float* s = SharedMemory<float>();"), XORED, "the pointer to it takes another value"),
+    (TYPED, {**XOR16, "title": "void k<float>(float*)"}, "may have other elements in another instance"),
     ("float* p = s; float*& q = p; q = out; p[t] = 0;", XORED, "q is another name of a pointer"),
     ("float* p = s + n; { float s[4]; p[t] = s[0]; }", XORED, "its name is that of another variable here"),
     ("*(float3*)&s[n * 96 + 95] = {};", {"move": Move(384, 12, unit=4)}, "vectors of 12 bytes would not stay whole"),
