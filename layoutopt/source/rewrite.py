@@ -396,13 +396,12 @@ class Moved(Walk):
         return [part for one in others for part in (" * ", *self._bracketed(one))][1:] or ["1"]
 
     def _is_always(self, file: File, node: Node, width: int) -> bool:
-        """Whether a number, or a name that is defined once, has this value in every instance and build."""
-        if node.type not in ("number_literal", "identifier") or self.values.integer(file, node) != width:
-            return False
-        files, name = self.source.files, file.text(node)
-        macros = sum(macro.name == name for one in files for macro in one.macros)
-        count = macros + sum(1 for _ in self.source.variables(name))
-        return node.type == "number_literal" or (count == 1 and not self.values.varies(file, node))
+        """Whether a number, or a macro that is defined once, has this value in every function and build."""
+        name, macros = file.text(node), [macro for one in self.source.files for macro in one.macros]
+        is_macro = sum(macro.name == name for macro in macros) == 1
+        is_known = is_macro and not any(name in macro.parameters for macro in macros)
+        is_same = is_known and next(self.source.variables(name), None) is None
+        return (node.type == "number_literal" or is_same) and self.values.integer(file, node) == width
 
     def _replace_address(self, file: File, node: Node, pointer: Pointer, follow: bool = False) -> None:
         """Replace a pointer that is used by the element's address; with `follow`, `node` is `*pointer`."""

@@ -66,6 +66,7 @@ BODIES = {
         "reinterpret_cast<float4*>(s)[n] = {};": "reinterpret_cast<float4*>(s)[s_at(4 * n) / 4] = {};",
         "float* p = s + n; p[t] = *p;": "float* p = s + n; s[s_at(int(p - s) + t)] = s[s_at(int(p - s))];",
         "float* p = s; p[t] = 0;": "float* p = s; p[s_at(t)] = 0;",
+        "s[(t + 37) & 1023] = s[n];": "s[s_at((t + 37) & 1023)] = s[s_at(n)];",
         "float* p; p = s; p[t] = 0;": "float* p; p = s; s[s_at(int(p - s) + t)] = 0;",
         "atomicAdd(s + n, 1.f);": "atomicAdd(s + s_at(n), 1.f);",
         "s[(int)s[n]] = 0;": "s[s_at((int)s[s_at(n)])] = 0;",
@@ -127,7 +128,8 @@ SOURCES = {
         for head, body, expected in (
             ("#define S(r) s[r * 32]", "S(n + t) = 0;", "#define S(r) s[s_at(r * 32)]"),
             ("#ifdef N\nconstexpr int W = 64;\n#else\nconstexpr int W = 32;\n#endif", "s[t * W] = 0;", "s[s_at(t * W)] = 0;"),
-            ("", "int W = 32; s[t * W] = 0;", "int W = 32; s[s_at(t * W)] = 0;"),
+            ("constexpr int W = 32;", "enum { W = 64 }; s[t * W] = 0;", "enum { W = 64 }; s[s_at(t * W)] = 0;"),
+            ("const int W = 32;\n#define S(W) s[t * (W)]", "S(64) = 0;", "#define S(W) s[s_at(t * (W))]"),
         )
     },
     "the arguments of a template decide the length of no row": (
