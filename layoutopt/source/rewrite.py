@@ -259,9 +259,7 @@ class Moved(Walk):
         """An extent of several, or an element."""
         if pointer.extents_left > 1:
             terms = (*pointer.terms, ("+", index))
-            self.follow(
-                file, node, replace(pointer, terms=terms, extents_left=pointer.extents_left - 1, in_row=True)
-            )
+            self.follow(file, node, replace(pointer, terms=terms, extents_left=pointer.extents_left - 1))
         elif len(self.extents) > 1:
             self._element_of_rows(file, node, pointer, index)
         else:
@@ -321,21 +319,17 @@ class Moved(Walk):
         whole = replace(pointer, terms=(*pointer.terms, scaled))
         divided = f" / {ratio}" if ratio > 1 else ""
         if not pointer.terms:
-            inside = self._arguments(file, index) if ratio == 1 else self._offset(whole)
+            inside = self._arguments(file, index) if ratio == 1 else self._sum(whole.terms)
             self.edit(file, index, f"{self._function}(", *inside, f"){divided}")
             return
         self.edit(
-            file, node, f"{self._base(pointer)}[{self._function}(", *self._offset(whole), f"){divided}]"
+            file, node, f"{self._base(pointer)}[{self._function}(", *self._sum(whole.terms), f"){divided}]"
         )
 
     def _base(self, pointer: Pointer) -> str:
         """The array as a pointer of this type, as C."""
         own = pointer.type in ("", self.array.type)
         return self.array.name if own else f"reinterpret_cast<{pointer.type}*>({self.array.name})"
-
-    def _offset(self, pointer: Pointer) -> list[str | Node]:
-        """The offset of a pointer as C, in text and nodes."""
-        return self._sum(pointer.terms)
 
     def _sum(self, terms: Sequence[tuple[str, str | Node]]) -> list[str | Node]:
         """Terms with their signs, in text and nodes; 0 without any."""
@@ -412,7 +406,7 @@ class Moved(Walk):
             inside = self._arguments(file, pointer.only_index)
             self.edit(file, pointer.only_index, f"{self._function}(", *inside, ")")
             return
-        inner: list[str | Node] = [f"{self.array.name}[{self._function}(", *self._offset(pointer), ")]"]
+        inner: list[str | Node] = [f"{self.array.name}[{self._function}(", *self._sum(pointer.terms), ")]"]
         if pointer.type:
             inner = ["*" if follow else "", f"reinterpret_cast<{pointer.type}*>(&", *inner, ")"]
         elif not follow:

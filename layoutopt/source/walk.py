@@ -25,13 +25,9 @@ SINGLE_ACCESS: Final = re.compile(
 )
 CASTS: Final = ("reinterpret_cast", "static_cast", "const_cast")
 _MATRICES: Final = ("load_matrix_sync", "store_matrix_sync")
-_STATEMENTS: Final = ("expression_statement", "comma_expression", "for_statement")
 _STATEMENT_LIKE: Final = (
-    *_STATEMENTS,
-    "declaration",
-    "condition_clause",
-    "return_statement",
-    "function_definition",
+    *("expression_statement", "comma_expression", "for_statement", "declaration", "condition_clause"),
+    *("return_statement", "function_definition"),
 )
 _COMPARISONS: Final = ("<", ">", "<=", ">=", "==", "!=")
 # In PTX, how many values of how many bits an instruction reaches.
@@ -208,15 +204,17 @@ class Walk:
             self._argument(file, parent, node, pointer)
         elif kind == "gnu_asm_input_operand" and self._reached_once(file, node, 0):
             self.address(file, node, pointer)
-        elif (kind == "init_declarator" and role == "value") or (
-            kind == "assignment_expression" and role == "right"
-        ):
+        elif kind == "init_declarator" and role == "value":
+            self._kept(file, parent, node, pointer)
+        elif kind in ("assignment_expression", "update_expression") and not _is_statement(parent):
+            self.refuse(file, parent, "the value of an assignment is used")
+        elif kind == "assignment_expression" and role == "right":
             self._kept(file, parent, node, pointer)
         elif kind == "assignment_expression" and file.text(parent.children[1]) in ("+=", "-="):
             self.step(file, parent, pointer)
         elif kind == "assignment_expression":
             pass  # the variable takes another value, which is followed where it comes from
-        elif kind == "update_expression" and parent.parent is not None and parent.parent.type in _STATEMENTS:
+        elif kind == "update_expression":
             self.step(file, parent, pointer)
         elif kind == "sizeof_expression" and self.move.size(1 << 12) == 1 << 12 and not self.move.rows:
             pass
@@ -538,6 +536,11 @@ class Walk:
         if not variable.pointer and variable.type != "auto":
             self.refuse(file, parent, f"it is kept in {variable.name}, which is no pointer")
         self._taken.append(node)
+        alike = variable.file.variables[variable.name]
+        if any(one is not variable and one.scope == variable.scope for one in alike):
+            self.refuse(
+                file, parent, f"{variable.name} is declared twice: branches of #if are not told apart"
+            )
         if variable.is_reference:
             self.refuse(file, parent, f"{variable.name} is another name of a pointer")
         if self.is_new(variable, file, parent):
@@ -578,6 +581,14 @@ class Walk:
 def variable_of(file: File, value: Node) -> Variable | None:
     """The variable that begins with a value."""
     return next((v for some in file.variables.values() for v in some if v.value == value), None)
+
+
+def _is_statement(node: Node) -> bool:
+    """Whether nothing takes the value of an expression."""
+    above = node.parent
+    while above is not None and above.type == "comma_expression":
+        above = above.parent
+    return above is not None and above.type in ("expression_statement", "for_statement")
 
 
 def _role(parent: Node, node: Node) -> str | None:

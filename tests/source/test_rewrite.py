@@ -252,6 +252,10 @@ REFUSED = [
     )),
     (kernel("s += 32; s[t] = 0;", "", "float* s = SharedMemory<float>();"), XORED, "the pointer to it takes another value"),
     (TYPED, {**XOR16, "title": "void k<float>(float*)"}, "may have other elements in another instance"),
+    *((body, XORED, "the value of an assignment is used") for body in (
+        "float *p, *q; q = p = s + n; q[t] = 0;", "float* p = s; (p += n)[t] = 0;", "float* p = s; *p++ = 0;",
+    )),
+    ("\n#ifdef N\nfloat* p = s;\n#else\nfloat* p = out;\n#endif\np[t] = 0;", XORED, "p is declared twice"),
     ("float* p = s; float*& q = p; q = out; p[t] = 0;", XORED, "q is another name of a pointer"),
     ("float* p = s + n; { float s[4]; p[t] = s[0]; }", XORED, "its name is that of another variable here"),
     ("*(float3*)&s[n * 96 + 95] = {};", {"move": Move(384, 12, unit=4)}, "vectors of 12 bytes would not stay whole"),

@@ -120,7 +120,7 @@ def test_a_size_that_is_wrong_for_another_instance_is_not_written(tmp_path):
     [
         ("columns", Transposed, (1, 2, 5, 6)),
         ("dynamic_arrays", Moved, (1, 2, 5)),  # the others do nothing in this launch
-        ("gemm_ldmatrix", Moved, (1, 2, 3)),
+        ("gemm_ldmatrix", Moved, (0, 1, 2)),
         ("sort_exchange", Moved, (0, 2)),  # a value that is not known decides what is compared
     ],
 )
