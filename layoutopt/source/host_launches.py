@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from tree_sitter import Node
 
-from layoutopt.kernels.read.source import File, Source, enclosing, every, name_of
+from layoutopt.kernels.read.source import File, Source, Variable, enclosing, every, name_of
 
 
 def launched_bytes(file: File, node: Node, names: set[str]) -> Node | None:
@@ -15,14 +15,23 @@ def launched_bytes(file: File, node: Node, names: set[str]) -> Node | None:
     return next(iter(arguments_in(node)[2:3]), None)
 
 
-def with_callers(source: Source, names: set[str]) -> set[str]:
-    """Functions, and all that name one of them other than in a launch."""
+def functions_that_reach(source: Source, variable: Variable) -> set[str]:
+    """Functions that declare a variable, or use one of the file, with all that call them."""
+    if variable.function is not None:
+        return _with_callers(source, {variable.file.function_name(variable.function)})
+    users = ((file, enclosing(use, "function_definition")) for file, use in source.uses(variable))
+    return _with_callers(source, {file.function_name(user) for file, user in users if user is not None})
+
+
+def _with_callers(source: Source, names: set[str]) -> set[str]:
+    """Functions, and all functions and macros that name one of them other than in a launch."""
     uses = [
-        (file.text(node), file.function_name(caller))
+        (file.text(node), file.function_name(within) if macro is None else macro.name)
         for file in source.files
-        for node in every(file.root)
+        for macro in (None, *file.macros)
+        for node in every(file.root if macro is None else macro.body)
         if node.type == "identifier" and not _is_launched(node)
-        if (caller := enclosing(node, "function_definition")) is not None
+        if (within := enclosing(node, "function_definition")) is not None
     ]
     while more := {caller for name, caller in uses if name in names} - names:
         names = names | more

@@ -16,7 +16,7 @@ from layoutopt.kernels.read.source import File, Source, Variable, enclosing, eve
 from layoutopt.kernels.read.values import Values
 from layoutopt.source.bounds import Bounds, is_given
 from layoutopt.source.edits import Edit
-from layoutopt.source.host_launches import arguments_in, launched_bytes, other_uses, with_callers
+from layoutopt.source.host_launches import arguments_in, functions_that_reach, launched_bytes, other_uses
 from layoutopt.source.moves import Move
 
 # Functions that reach as many bytes as their pointer's element has, at its address.
@@ -113,10 +113,7 @@ class Walk:
 
     def _ask_for(self) -> None:
         """Ask for more bytes of dynamic memory, in the launches of the source, else in a comment."""
-        users = {enclosing(node, "function_definition") for _, node in self.source.uses(self.array)}
-        functions = (function for function in (*users, self.array.function) if function is not None)
-        names = with_callers(self.source, {self.array.file.function_name(function) for function in functions})
-        launched = False
+        names, launched = functions_that_reach(self.source, self.array), False
         for file in self.source.files:
             for node in every(file.root):
                 argument = launched_bytes(file, node, names)

@@ -34,7 +34,7 @@ from layoutopt.kernels.read.values import Values
 from layoutopt.problems.types import constrained
 from layoutopt.search.block import solve
 from layoutopt.source.edits import rendered
-from layoutopt.source.host_launches import with_callers
+from layoutopt.source.host_launches import functions_that_reach
 from layoutopt.source.moves import Move, flips, move_of, pads, transpositions
 from layoutopt.source.ptx_edit import WIDEST, Region
 from layoutopt.source.rewrite import Moved, Pitched, Transposed
@@ -117,7 +117,7 @@ def declaration(source: Source, array: Array, program: Program) -> Variable:
     kernel, is_dynamic = base_name(program.title), array.symbol == DYNAMIC
     if is_dynamic:
         variables = _dynamic_declarations(source)
-        variables = [v for v in variables if kernel in _functions_that_reach(source, v)] or variables
+        variables = [v for v in variables if kernel in functions_that_reach(source, v)] or variables
     else:
         variables = [v for v in _variables(source) if v.is_shared and v.name == array.name]
         owners = demangled(array.symbol)
@@ -153,14 +153,6 @@ def _dynamic_declarations(source: Source) -> list[Variable]:
     shared = [v for v in variables if v.is_shared]
     extern = [v for v in shared if "extern" in v.file.text(v.node).split("__shared__")[0].split()]
     return extern + [v for v in variables if v.value is not None and _POINTS.fullmatch(v.file.text(v.value))]
-
-
-def _functions_that_reach(source: Source, variable: Variable) -> set[str]:
-    """Functions that declare a variable, or use one of the file, with all that call them."""
-    if variable.function is not None:
-        return with_callers(source, {variable.file.function_name(variable.function)})
-    users = ((file, enclosing(use, "function_definition")) for file, use in source.uses(variable))
-    return with_callers(source, {file.function_name(user) for file, user in users if user is not None})
 
 
 def _owns(variable: Variable, owners: str) -> bool:

@@ -463,13 +463,13 @@ def test_every_launch_asks_for_the_bytes_of_longer_rows(more, told, tmp_path):
 
 def test_dynamic_memory_that_has_two_names_stays(tmp_path):
     kernel = TURN.replace("float s[1024]", "float s[]").replace("__shared__", "extern __shared__")
-    more = "__device__ void f(int i) {{ extern __shared__ float {0}[]; {0}[i] = 1; }}\n"
+    more = "__device__ void f(int i) { extern __shared__ float s[]; s[i] = 1; }\n#define F(i) f(i)\n"
     launch = Launch(block=(32, 8, 1), arguments={"n": 64}, shared_bytes=4096)
-    path = text_file(tmp_path, more.format("s") + kernel.replace("MORE", "if (n == 77) f(x);"))
+    path = text_file(tmp_path, more + kernel.replace("MORE", "if (n == 77) F(x);"))
     found = fixed_file(path, launch)
     assert not found.diff
     assert "expected one extern __shared__ declaration in the source, got k.cu:" in found.arrays[0].reason
-    path = text_file(tmp_path, more.format("s") + kernel.replace("MORE", ""))
+    path = text_file(tmp_path, more + kernel.replace("MORE", ""))
     assert "s[s_at(y + j, x)]" in fixed_file(path, launch).diff
 
 
