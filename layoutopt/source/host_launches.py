@@ -7,12 +7,13 @@ from tree_sitter import Node
 from layoutopt.kernels.read.source import File, Source, Variable, enclosing, every, name_of
 
 
-def launched_bytes(file: File, node: Node, names: set[str]) -> Node | None:
-    """The bytes in a launch `kernel<<<grid, block, bytes>>>` of one of these kernels; None of other nodes."""
-    called = node.parent.child_by_field_name("function") if node.parent is not None else None
-    if node.type != "kernel_call_syntax" or called is None or name_of(file, called) not in names:
-        return None
-    return next(iter(arguments_in(node)[2:3]), None)
+def launched_bytes(source: Source, names: set[str]) -> Iterator[tuple[File, Node]]:
+    """The bytes in every launch `kernel<<<grid, block, bytes>>>` of one of these kernels."""
+    for file in source.files:
+        for node in every(file.root):
+            called = node.parent.child_by_field_name("function") if node.parent is not None else None
+            if node.type == "kernel_call_syntax" and called is not None and name_of(file, called) in names:
+                yield from ((file, one) for one in arguments_in(node)[2:3])
 
 
 def functions_that_reach(source: Source, variable: Variable) -> set[str]:

@@ -114,16 +114,11 @@ class Walk:
     def _ask_for(self) -> None:
         """Ask for more bytes of dynamic memory, in the launches of the source, else in a comment."""
         names, launched = functions_that_reach(self.source, self.array), False
-        for file in self.source.files:
-            for node in every(file.root):
-                argument = launched_bytes(file, node, names)
-                if argument is None:
-                    continue
-                launched = True
-                count = self.values.integer(file, argument)
-                if count is None or self.move.extra or count % self.move.block:
-                    bare = not argument.named_children
-                    self.edit(file, argument, self.move.bytes_of(file.text(argument), bare))
+        for file, argument in launched_bytes(self.source, names):
+            count, launched = self.values.integer(file, argument), True
+            if count is None or self.move.extra or count % self.move.block:
+                text = self.move.bytes_of(file.text(argument), not argument.named_children)
+                self.edit(file, argument, text)
         count_text, end = self.move.bytes_of("B", True), self.array.node.end_byte
         others = ", ".join(dict.fromkeys(other_uses(self.source, names)))
         if not launched:
@@ -213,10 +208,16 @@ class Walk:
             pass  # the variable takes another value, which is followed where it comes from
         elif kind == "update_expression":
             self.step(file, parent, pointer)
-        elif kind == "sizeof_expression" and self.move.size(1 << 12) == 1 << 12 and not self.move.rows:
+        elif kind == "sizeof_expression" and self._keeps_size():
             pass
         else:
             self.refuse(file, parent, f"it is used in a {kind.replace('_', ' ')}")
+
+    def _keeps_size(self) -> bool:
+        """Whether the array takes as many bytes as before; a pointer to it has none."""
+        last = self.array.extents[-1] if self.array.extents else None
+        size = (self.values.integer(self.array.file, last) or 0) * self.element
+        return size > 0 and not self.move.rows and self.move.size(size) == size
 
     def step(self, file: File, node: Node, pointer: Pointer) -> None:
         """`node` is `pointer += k`, or `++pointer`, as a statement."""
