@@ -294,33 +294,6 @@ class Source:
                 if name == parameter.file.function_name(function) and place < len(given):
                     yield file, given[place]
 
-    def is_of_template(self, file: File, identifier: Node) -> bool:
-        """Whether it is a parameter of a template around it."""
-        head = enclosing(identifier, "template_declaration")
-        listed = head.child_by_field_name("parameters") if head is not None else None
-        return listed is not None and any(True for _ in named(file, listed, file.text(identifier)))
-
-    def instantiated(self, file: File, identifier: Node) -> Iterator[tuple[File, Node]]:
-        """What calls give a parameter of a function's template; nothing where one does not say it."""
-        head = enclosing(identifier, "template_declaration")
-        listed = head.child_by_field_name("parameters") if head is not None else None
-        function = next((n for n in head.children if n.type == "function_definition"), None) if head else None
-        told = [n for n in listed.named_children if n.type != "comment"] if listed is not None else []
-        places = [k for k, n in enumerate(told) if any(named(file, n, file.text(identifier)))]
-        if function is None or not places:
-            return
-        found = []
-        for other in self.files:
-            for node in named(other, other.root, file.function_name(function)):
-                given = node.parent.child_by_field_name("arguments") if node.parent is not None else None
-                if node.parent is None or node.parent.type == "function_declarator":
-                    continue
-                values = [n for n in given.named_children if n.type != "comment"] if given is not None else []
-                if given is None or given.type != "template_argument_list" or len(values) <= places[0]:
-                    return
-                found.append((other, values[places[0]]))
-        yield from found
-
     def _is_macro(self, node: Node, name: str) -> bool:
         """Whether a macro with parameters has the name, and is used there."""
         called = node.parent is not None and node.parent.child_by_field_name("function") == node
