@@ -57,10 +57,10 @@ def scene(**layout):
 def test_a_climb_keeps_to_the_constraints():
     fixed = scene(families=["none", "order", "pad"], order=[3, 0, 1, 2, 4], max_bytes=1600)
     fall_back(fixed)
-    for one in fixed.tally.unswizzled:
+    for one in fixed.tally.counted:
         assert [d.dim for d in one.candidate.digits] == [3, 0, 1, 2, 4]
         assert span_of(fixed.space, pitches_of(one.candidate, 5)) * 4 <= 1600
-    assert len(fixed.tally.unswizzled) > 1
+    assert len(fixed.tally.counted) > 1
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_climb_keeps_to_the_constraints():
 def test_a_climb_pads_only_where_that_is_allowed(text, found):
     given = scene_of(problem_of(text))
     fall_back(given)
-    assert {one.excess for one in given.tally.unswizzled} == found
+    assert {one.excess for one in given.tally.counted} == found
 
 
 def test_a_climb_is_better_than_every_order():
@@ -89,8 +89,8 @@ def test_a_climb_is_better_than_every_order():
         ordered = ordered + (counts - ideal) @ phases.weight
     assert may.all()
     assert not padded.tally.exhausted
-    assert min(padded.tally.unswizzled, key=lambda f: f.rank).excess < min(ordered)
-    for one in padded.tally.unswizzled:
+    assert min(padded.tally.counted, key=lambda f: f.rank).excess < min(ordered)
+    for one in padded.tally.counted:
         assert one.excess == phases_of(one.candidate, padded.sets, padded.tile).excess({})[0]
 
 
@@ -101,7 +101,7 @@ def test_a_rule_has_the_time_of_the_stage_that_asks_it(monkeypatch):
     monkeypatch.setattr(rule, lambda *_: asked.append(current()) or nothing)
     fall_back(given)
     stage = ReachFloor(given, presolved=True)
-    fallen = (f.candidate for f in given.tally.unswizzled if given.reaches(f.candidate) and f.excess)
+    fallen = (f.candidate for f in given.tally.counted if given.reaches(f.candidate) and f.excess)
     candidate = next(fallen)
     stage._presolve(candidate, candidate.span, candidate.span)
     assert asked == [stage.patience] * 2  # few steps, then many
