@@ -65,25 +65,26 @@ def with_tables(search: Search, proposal: Proposal) -> Proposal:
     # A bound of the excess helps neither where bytes come first nor where the formula meets what is proved.
     if not is_large(case) and not bytes_first and (start is None or start.excess != proposal.floor):
         # A bound of so much excess ends the search: nothing beats the formula, or no layout is free of any.
-        enough = start.excess if start is not None else 1 if ask.conflict_free else None
+        enough = start.excess if start is not None else (1 if ask.conflict_free else None)
         known = every_layout(
             tile,
             case.device,
             case.lanes,
             SearchLimits(
                 ask.workers,
-                briefly=limits.families is not None and not file_names_tables,
+                briefly=limits.families is not None and not file_names_tables,  # no table may be the answer
                 max_bytes=max_bytes,
                 hint=start.table if start is not None else None,
             ),
             enough=enough,
             progress=_telling(case, start, ask),
         )
-        proposal, table = _bounded(case, proposal, known, ask), known.free
+        proposal, table = _bounded(case, proposal, known, ask), known.free  # the solver's placement, if any
         if table is not None and table.excess is not None and not (ask.conflict_free and table.excess):
             tables.append(table)
     if start is not None and not why_none_is_searched(case):
         best = min(tables or [start], key=lambda table: rank(case, table))
+        # Bytes are saved where they come first, or no layout has less excess than the best so far.
         if bytes_first or (best.excess == proposal.floor and best.bytes != tile.bytes):
             smaller = smallest(case, best, ask)
             tables += [smaller] if smaller is not None else []

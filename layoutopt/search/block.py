@@ -117,7 +117,7 @@ class _Tiles:
         """
         block, limit = self.block, self.limit
         if limit is not None and self.elements_bytes > limit:
-            return self._in_bytes(block.layout.max_bytes)
+            return self._in_bytes(block.layout.max_bytes)  # not `limit`: the reason names the file's own
         with spending(current().part(_ELEMENTS_SHARE)):
             found = self._in_bytes(self.elements_bytes)
         if found.tiles or self.elements_bytes == limit:
@@ -129,7 +129,8 @@ class _Tiles:
             if result.layout is None:
                 return self._in_bytes(block.layout.max_bytes)
             alignments.append(result.alignment_bytes or 1)
-            sizes.append(unit.bytes_at(unit.sizes(unit.case.table(result.layout)), alignments[-1]))
+            stage_sizes = unit.sizes(unit.case.table(result.layout))
+            sizes.append(unit.bytes_at(stage_sizes, alignments[-1]))  # of all stages
             are_smallest = are_smallest and result.status is Status.OPTIMAL
         total = pack(self.plan, sizes, alignments).end
         found = self._in_bytes(total if limit is None else min(total, limit))
@@ -212,20 +213,20 @@ class _Tiles:
         if not self.block.layout.objective.counts_only:  # instructions or time come first
             bytes_bound = Bound(self.elements_bytes, EVERY_LAYOUT)
             return Bound(_number(min(floor, excess)), EVERY_LAYOUT), bytes_bound, optimal and tight
-        gap = explored.key.cost.value - explored.bound.cost.value
+        gap = explored.key.cost.value - explored.bound.cost.value  # what another combination may save
         is_least = gap <= 0
-        settled = all(unit.is_settled for unit in units)
-        # Where lanes or widths are open, the bound of a cost may be a guess, and costs are wavefronts, whose
-        # gap bounds the excess of the chosen widths only: it counts where every point is optimal.
-        least_excess = excess - max(gap, Fraction(0)) if settled or optimal else floor
+        # Where lanes and widths are fixed, a cost is excess, and its bound is proved. Else the bound may be a
+        # guess, and costs wavefronts, whose gap bounds the excess of the chosen widths only.
+        gap_holds = optimal or all(unit.is_settled for unit in units)
+        least_excess = excess - max(gap, Fraction(0)) if gap_holds else floor
         least_excess = max(least_excess, Fraction(0))
         # Bytes come second: they are bounded only where the cost is proved least.
         size = min(explored.bound.bytes, total) if is_least else self.elements_bytes
         scope = _scope(units, limit)
-        return (  # up to `floor`, or the bytes of the elements, a bound holds of every layout
+        return (  # what goes beyond `floor`, or the bytes of the elements, holds in the scope only
             Bound(_number(least_excess), EVERY_LAYOUT if least_excess <= floor else scope),
             Bound(size, EVERY_LAYOUT if size == self.elements_bytes else scope),
-            is_least and size == total and (settled or optimal),
+            is_least and size == total and gap_holds,
         )
 
 

@@ -163,7 +163,7 @@ def _of_tile(asked: Problem, device: Device, result: Result) -> dict[str, Any]:
     subject = subject_of(problem.tile, device, lanes)
     evidence, findings = _evidence(subject, round(bound.lower_bound * unit), bound.scope)
     rests_on = {SOLVER.evidence: BY_SOLVER, SEARCH: BY_SEARCH}.get(evidence, ARITHMETIC)
-    rule = lanes.accesses[0].rule
+    rule = lanes.accesses[0].rule  # for its banks: where accesses see different ones, no reason speaks of any
     data: dict[str, Any] = {
         "schema": CERTIFICATE_SCHEMA,
         "problem": problem.name,
@@ -194,7 +194,7 @@ def _of_tile(asked: Problem, device: Device, result: Result) -> dict[str, Any]:
         "served": _served(device, lanes),
     }
     if result.layout is not None:
-        layout = replace(result.layout, shape=problem.tile.shape, packed=1)
+        layout = replace(result.layout, shape=problem.tile.shape, packed=1)  # over whole bytes, as `problem`
         data["layout"] = {
             "byte_offsets": layout.table().ravel().tolist(),
             "bytes": result.bytes,
@@ -273,9 +273,8 @@ def _of_block(block: Block, gpu: Device, arrangement: Arrangement) -> dict[str, 
     """
     proof, block_digest, limit = arrangement.proof, digest(block), arrangement.max_bytes
     parts: list[dict[str, Any]] = []
-    for (tiles, problem), part in zip(
-        groups(block), arrangement.tiles, strict=False
-    ):  # without layouts: none
+    # Not strict: an arrangement without layouts has no tiles.
+    for (tiles, problem), part in zip(groups(block), arrangement.tiles, strict=False):
         of_tile = _of_tile(problem, gpu, _of_every_layout(problem, part.result))
         of_tile["digest"] = block_digest
         # The file's families: `groups` drops some where tiles of several sizes share a layout.
@@ -303,7 +302,7 @@ def _of_block(block: Block, gpu: Device, arrangement: Arrangement) -> dict[str, 
         "digest": block_digest,
         "status": str(arrangement.status),
         "reason": arrangement.reason,
-        "max_bytes": arrangement.max_bytes,
+        "max_bytes": limit,
         "bytes": arrangement.bytes,
         "excess": arrangement.weighted_excess,
         "bound": {

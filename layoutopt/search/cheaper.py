@@ -56,7 +56,7 @@ class Cheaper:
         """
         best = dataclasses.replace(best, excess=excess)
         others = [s for s in self._orders_alike(best) if self.scene.holds(s, excess)]
-        # With one stride for each whole dimension, only another order of them may be cheaper.
+        # With one stride for each whole dimension, none rotated (`turn`), only another order may be cheaper.
         whole_dims = not best.masks and not best.candidate.turn and "split" not in best.candidate.family
         if whole_dims and not others:
             return best
@@ -70,7 +70,8 @@ class Cheaper:
             others += [s for s in (*same_swizzled, *few) if self.scene.holds(s, excess)]
         cost, best = min(((self.scene.instructions(s), s) for s in (best, *others)), key=itemgetter(0))
         if at_floor and not whole_dims:
-            # Operations only estimate instructions: no more than the best has below its swizzle will do, too.
+            # Fewer operations than the best has instructions, which operations only estimate; or no more than
+            # its linearisation has, to which a swizzle adds.
             unswizzled = self._unswizzled_alike(best, below=max(cost, best.candidate.operations + 1))
             for solution in itertools.islice(unswizzled, _MOST_UNSWIZZLED):
                 if (instructions := self.scene.instructions(solution)) < cost:

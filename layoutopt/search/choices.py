@@ -193,6 +193,7 @@ def _answered(problem: Problem, gpu: Device, ask: Ask) -> Answer:
                 pass
     if left_open.best is not None:
         return replace(left_open.best.answer, result=left_open.answer(left_open.best))
+    # No choice has a layout: the first answer stands for all, unless others may have one (`unrefuted`).
     refused, max_bytes, unrefuted = left_open.refused, problem.layout.max_bytes, left_open.unrefuted
     if refused is None:
         raise OutOfTime
@@ -302,7 +303,7 @@ def _with_instructions(problem: Problem, gpu: Device, table: IntArray) -> Proble
     """
 
     def cost(access: Access) -> tuple[float, int]:
-        """Weighted wavefronts and instructions of a block; infinitely many where it is not served."""
+        """Weighted wavefronts and instructions of all warps; infinitely many where it is not served."""
         with unhurried():
             # The layout is given, whatever the file asks of it.
             case = case_of(replace(problem, accesses=(access,), layout=Constraints()), gpu)
@@ -315,6 +316,7 @@ def _with_instructions(problem: Problem, gpu: Device, table: IntArray) -> Proble
             return case.weighted_wavefronts(case.count(offsets)), executed
 
     accesses, free = list(problem.accesses), free_ownerships(problem, gpu)
+    # Any order, and those that begin with the steps of the widest given vector: then both can be vectors.
     starts = ((), _widest_given(problem)) if free else ()
     orders = dict.fromkeys(order for start in starts for order in vector_orders(free, start))
     for owner in free:
@@ -421,7 +423,8 @@ def _lower_bound(problem: Problem, free: Sequence[Owned], gpu: Device) -> Fracti
     for access in free:
         kinds = (access.kind, "ldmatrix" if access.kind == "load" else "stmatrix")
         rules = [(rule, width) for (name, width), rule in gpu.rules.items() if name in kinds]
-        # Bytes of a wavefront: of every bank one word; and what the lanes of a phase can take.
+        # Bytes of a wavefront: a word of every bank, or a group of words that never conflict (`row_words`);
+        # and what the lanes of a phase can take, a word each where the words of a lane go one by one.
         most_of_banks = max(max(rule.banks, rule.row_words) * rule.bank_bytes for rule, _ in rules)
         most_of_lanes = 0
         for rule, width in rules:
@@ -543,7 +546,8 @@ class _Lanes(_Open):
             layout: of `result`, as one of what is searched.
             excess: what it has with them, weighted.
             result: the answer that gave the layout.
-            floor: that to the relaxed problem, which bounds every assignment; None where nothing does.
+            floor: that to the problem in which a free access is its segments alone (*relaxed*, see the
+                module), which bounds every assignment; None where nothing does.
         """
         objective, nothing_proved = self.problem.layout.objective, Bound(0, EVERY_LAYOUT)
         proof = floor.proof if floor is not None else Proof(nothing_proved, nothing_proved)

@@ -111,9 +111,9 @@ def propose(search: Search, _: Proposal | None) -> Proposal | None:
     if not complete:
         left, reason = STOPPED, reason if served else ""
     elif best is None and not direct:
-        reason = f"{reason} ({scope})"
+        reason = f"{reason} ({scope})"  # layouts outside it are not refuted
     elif best is None and may_be_others(problem, case.lanes):
-        complete, left = False, NOT_ALL
+        complete, left = False, NOT_ALL  # direct loads can write more layouts than are listed
     least, plain, size = 0.0, 0.0, problem.tile.bytes  # lower bounds
     if complete:
         least = min((c.weighted_excess for c in alike), default=0)

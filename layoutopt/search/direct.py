@@ -58,9 +58,8 @@ def direct_layouts(problem: Problem, lanes: Trace) -> Iterator[Named]:
             if every < tile.elements:
                 yield f"{name}, pad", _padded(layout, every, vectors * vector)
         if layout.digits:  # else it is a table
-            lowest = (
-                vector - 1
-            ).bit_length()  # lower bits of an offset lie inside a vector, which stays whole
+            # Lower bits of an offset lie inside a vector, which stays whole.
+            lowest = (vector - 1).bit_length()
             lows = range(lowest, lowest + (_MOST_LOWS if name == "row-major" else 1))
             for targets in _swizzles((tile.elements - 1).bit_length(), lows):
                 yield f"{name}, xor", replace(layout, swizzle=targets)

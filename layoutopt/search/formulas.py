@@ -155,6 +155,7 @@ class _LeastExcess:
         """The best layout found, and what is proved of it, or why there is none."""
         tally, scene = self.tally, self.scene
         undecided = self._to_swizzle()
+        # A few at first: what they give may be enough for a table that no layout is better than.
         first, later = undecided[:_AT_FIRST], undecided[_AT_FIRST:]
         first = self._by_tree(first, _TREE_STEPS[0])
         if self.best is not None and scene.counted is scene.trace:  # not of a sample
@@ -201,14 +202,14 @@ class _LeastExcess:
         return max(self.scene.floor, self.tally.refuted)
 
     @property
-    def _below(self) -> tuple[int, int]:
+    def _to_beat(self) -> tuple[int, int]:
         """Excess and elements that a layout must be below to be better than the best, or the first."""
         if self.best is None:
             return self.scene.floor + 1 if self.scene.conflict_free else _ANY_EXCESS, 0
         return self.best.excess, self.best.candidate.span
 
     def _may_be_better(self, candidate: Linearisation) -> bool:
-        return (self._proved, self.scene.reaches(candidate)[0]) < self._below
+        return (self._proved, self.scene.reaches(candidate)[0]) < self._to_beat
 
     def _by_tree(self, candidates: Sequence[Linearisation], steps: int) -> list[Linearisation]:
         """Search a tree of masks over each candidate for a better layout; the candidates left undecided.
@@ -225,11 +226,10 @@ class _LeastExcess:
             self.tally.deciders.add("tree")
             self._searched.add(candidate)
             if self.best is not None:
-                scene.tell(*self._below, self._proved, candidate.family)
+                scene.tell(*self._to_beat, self._proved, candidate.family)
             phases = scene.phases(candidate)
-            searched = least_of_masks(
-                scene.question(candidate, phases, scene.limit_elements, self._below), steps
-            )
+            question = scene.question(candidate, phases, scene.limit_elements, below=self._to_beat)
+            searched = least_of_masks(question, steps)
             if searched.best is not None:
                 exact = replace(candidate, span=searched.best.used)
                 self._consider(scene.swizzled(exact, phases, searched.best.masks))

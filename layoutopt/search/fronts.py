@@ -281,8 +281,8 @@ class Front:
                 both, key=lambda p: (p.value, p.second, p.bytes, p.result.status is not Status.OPTIMAL)
             )
         self.points = [*before, point]
-        # An optimal point is the smallest of its value, so that smaller layouts cost more; where instructions
-        # or time come first that is not proved, but assumed.
+        # An optimal point is the smallest of its value, so that smaller layouts cost more (`above`); where
+        # instructions or time come first that is not proved, but assumed.
         costs_more = point.result.status is Status.OPTIMAL or not unit.asked.layout.objective.counts_only
         has_pads = point.bytes > self.problem.tile.bytes  # else nothing is smaller
         self.smaller = Cost(bound, above=int(costs_more)) if has_pads else None
@@ -428,7 +428,7 @@ def explore(
         chosen = _best(plan, [_options(unit, optimistic=False) for unit in units], limit)
         if chosen is None:
             break
-        # Bounds without a layout are explored; where there are none, layouts that are not proved best.
+        # Bounds without a layout are explored; where there are none, points again that the clock cut short.
         options = list(zip(units, chosen.options, strict=True))
         unknown = [(unit, o) for unit, o in options if o.point is None]
         cut_short = [(unit, o) for unit, o in options if _deserves_more_time(o)]
@@ -437,7 +437,7 @@ def explore(
         # The smallest first: what it leaves of its time is for the others.
         smallest_first = sorted(unknown or cut_short, key=lambda pair: pair[0].case.lowered.tile.elements)
         for k, (unit, option) in enumerate(smallest_first):
-            front = option.front if option.front is not None else _begun_plain(unit)
+            front = option.front or _begun_plain(unit)  # none: a bound of what needs the plain alignment only
             # Of the time left, the further points of fronts get half, all others all of it, in equal parts.
             share = (0.5 if unknown and front.points else 1.0) / (len(smallest_first) - k)
             front.last_seconds = None if time.seconds is None else time.seconds * share

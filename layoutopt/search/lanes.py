@@ -96,12 +96,12 @@ def under_layout(
     best: list[_Assigned] = []
     for access in free:
         direct = is_direct_load(problem.accesses[access.number].op)
-        padded = None if direct else with_padded_segments(access, gpu)  # with idle threads
+        padded = None if direct else with_padded_segments(access, gpu)  # idle threads keep them in one warp
         found = (_best(problem, variant, table) for variant in (access, padded) if variant is not None)
         best.append(min(found, key=lambda assigned: assigned.wavefronts))
     assignments = {found.access.number: found.assignment for found in best}
     settled = settled_with(problem, assignments, [found.access for found in best])
-    # Whose order is open: of an access whose threads were assigned, the loop over the steps of a unit.
+    # Loops whose order stays open in accesses whose lanes are now assigned: that over the steps of a unit.
     step_loops = {found.access.number: [found.access.work.step_loop] for found in best}
     accesses = list(settled.accesses)
     for k, access_of_file in enumerate(problem.accesses):
@@ -172,7 +172,7 @@ class AssignmentSearch(PlacedAccess, frozen=True):
     segments_apart: bool = False
 
     @property
-    def _decisive(self) -> int:
+    def _deciding_lanes(self) -> int:
         """The number of lanes, from the first of a warp, whose units decide what phases cost.
 
         Those of one phase, where phases are lanes side by side; else the warp.
@@ -189,7 +189,7 @@ class AssignmentSearch(PlacedAccess, frozen=True):
         `segments_apart`.
         """
         span = chosen.span  # lanes whose units are told apart by the digits chosen
-        if span >= min(self._decisive, self.work.units):
+        if span >= min(self._deciding_lanes, self.work.units):
             return []
         of_segment = [d for d in self.work.in_segment if d not in chosen.digits]
         others = [d for d in self.work.beyond if d not in chosen.digits]
@@ -204,7 +204,7 @@ class AssignmentSearch(PlacedAccess, frozen=True):
             return [with_digit(digit) for digit in (*of_segment, *others)]
         if of_segment:
             # Where a segment is more than a phase, and no slot of it idle, its order decides what a phase is.
-            any_order = self.work.slots == self.work.segment > self._decisive
+            any_order = self.work.slots == self.work.segment > self._deciding_lanes
             return [with_digit(digit) for digit in (of_segment if any_order else of_segment[:1])]
         found = [with_digit(digit) for digit in others]
         if span & (span - 1) == 0:  # a digit of size 2 is then one bit of the lane, and can flip another
@@ -222,7 +222,7 @@ class AssignmentSearch(PlacedAccess, frozen=True):
         """Element of each lane of the first warp; whether it is active and `chosen` decides its unit."""
         work = self.work
         lane = np.arange(self.warp)
-        decided = min(chosen.span, self._decisive, work.units, work.threads)
+        decided = min(chosen.span, self._deciding_lanes, work.units, work.threads)
         active = (lane < decided) & (lane % work.slots < work.segment)
         at = unit_coordinates(work, self.completed(chosen), np.where(active, lane, 0))
         return np.ravel_multi_index(at, self.shape), active

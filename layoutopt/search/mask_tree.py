@@ -193,9 +193,9 @@ class _Tree:
             for target, offsets in question.rules.unflipped:
                 for offset in offsets if target == bit else ():
                     allowed &= np.bitwise_count(masks & offset) % 2 == 0
-            if question.shifts is not None:
+            if question.shifts is not None:  # bit s of `masks >> bit`: a bit moves over the distance s
                 allowed &= np.bitwise_count(masks >> bit) <= question.shifts
-            elif not selects.any():  # masks then differ in what they do to the last block alone
+            elif not selects.any():  # with any shifts, masks then differ in the last block alone
                 allowed = _first_of_each(flips_last, allowed)
             lanes = np.where(selects, flipped ^ lanes_set, 0).astype(flipped.dtype)
             row = _Row(masks=masks, lanes=lanes, flips=flips_last, selects=selects.astype(np.int64))

@@ -123,6 +123,7 @@ def _of_matrix(use: HardwareUse, tile: Tile, mode: Mode) -> Iterator[Named]:
     k, mn = matrix_dims(use, len(shape))  # k: the dimension that is summed over
     rest = [d for d in range(len(shape)) if d != k and d not in mn]
     *slower, fast = mn
+    # Where the file says no major: K, or either if it names the dimension of K.
     may_be_contiguous = {None: (k, fast) if use.k is not None else (k,), "K": (k,), "MN": (fast,)}[use.major]
     # The contiguous dimension, the others of the matrix, and those of several matrices around it.
     for major, others, outer in ((k, list(mn), rest), (fast, [k], [*rest, *slower])):

@@ -32,11 +32,7 @@ from msgspec.structs import replace
 from layoutopt.ground.budget import OutOfTime, checkpoint, current, spending
 from layoutopt.model.cp_sat import Outcome
 from layoutopt.model.layout_model import LayoutModel, Solution
-from layoutopt.model.linearisations import (
-    Linearisation,
-    Together,
-    unpadded,
-)
+from layoutopt.model.linearisations import Linearisation, Together, unpadded
 from layoutopt.model.phases import Phases
 from layoutopt.model.pitches import MOST_ELEMENTS, WITHIN, by_span, described, most_elements
 from layoutopt.model.swizzle_rules import SHIFT_OPERATIONS
@@ -96,9 +92,9 @@ class ReachFloor:
         self.scene, self.tally, self.space = scene, scene.tally, scene.space
         self.presolved = presolved
         share, effort = _PATIENCE[scene.conflict_free]
-        self.patience = current().part(share).portion(1, effort)
+        self.patience = current().part(share).portion(1, effort)  # a share of the time, limited work
         largest = most_elements(scene.space)
-        if scene.limit_elements is not None:  # with pads of any length, it alone bounds them
+        if scene.limit_elements is not None:  # with pads of any length (`far`), it alone bounds them
             largest = scene.limit_elements if scene.space.far else min(largest, scene.limit_elements)
         self.all_pitches = largest <= MOST_ELEMENTS
         self.most = min(largest, MOST_ELEMENTS)
@@ -119,7 +115,7 @@ class ReachFloor:
         self._visited: set[Linearisation] = set()
         # Candidates of all families in batches, by rising span and operations: those of no cut, of one, ...
         # How many batches were drawn, and the rest of the last one.
-        if scene.space.families <= WITHIN:
+        if scene.space.families <= WITHIN:  # pitches describe all others
             self._batches = iter([list(unpadded(scene.space, 0))])
         else:
             self._batches = scene.candidates(self._dense_cost)
@@ -162,12 +158,13 @@ class ReachFloor:
         # Layouts whose count was put off stay uncounted where counting them takes too long.
         all_counted = self._put_off_effort <= _MOST_EFFORT_LATER
         tally.exhausted = tally.exhausted and self.all_pitches and all_counted
-        tally.refuted = self.scene.floor + 1 if tally.exhausted else 0
+        tally.refuted = self.scene.floor + 1 if tally.exhausted else 0  # no formula has the floor itself
         if not self.presolved:  # the model alone decided, so that nothing is counted yet
             self._count_plain()
         elif not proved:  # time was over: layouts beyond those listed may be better than all so far
             fall_back(self.scene)
-        # Where no swizzle is sought, only layouts no worse than the best one counted are of use.
+        # The next stage lays swizzles over all that are counted; where there are none, only layouts no worse
+        # than the best one counted are of use.
         counted = (s.excess for s in tally.counted if self.scene.fits(s.candidate.span))
         most = min(counted, default=math.inf) if self.scene.field is None else None
         tally.counted += self._refuters.counted(self._uncounted, most)
@@ -284,6 +281,7 @@ class ReachFloor:
         self.tally.counted.append(Solution(candidate, {}, int((costs - phases.ideal) @ phases.weight)))
         if (costs <= ceilings).all() and candidate.span <= most:
             return Verdict(known=Solution(candidate, {}))
+        # The largest size of use: the tree then looks for all that are as small.
         size = max((size for size in scene.reaches(candidate) if size <= most_swizzled), default=None)
         if size is None:  # no swizzle over it is of use
             self._refuters.learn(candidate)
@@ -334,7 +332,7 @@ class ReachFloor:
         """
         self._model_asked = True
         while self.presolved and self.best is None and not self.model.written:
-            # The model knows of no more than was refuted: it would propose the next pitches.
+            # With none written out, the model knows only what was refuted: it would propose the next pitches.
             if (following := self._following()) is None:
                 return
             self._visit(following)
@@ -342,7 +340,7 @@ class ReachFloor:
             return
         # Linearisations that are written out with a proposal that fails, itself included: ever more, as each
         # of the next would be proposed.
-        batch = 1
+        written_together = 1
         while True:
             with spending(self.patience):
                 proposal = self._proposal()
@@ -359,14 +357,14 @@ class ReachFloor:
                 if span == self.scene.tile.elements or not self._visit_up_to(span):
                     return
             elif proposal.written:
-                # Its phases keep to their ceilings; but where lanes share words, fewer wavefronts are ideal,
-                # so that this is too much excess. The model would propose it again: the answer stays open.
+                # The model knows its phases, which keep to their ceilings; but where lanes share words, fewer
+                # wavefronts are ideal: too much excess. It would be proposed again: the answer stays open.
                 raise OutOfTime
             else:
                 self._rejected.append(proposal.candidate)
                 self._visit(proposal.candidate, counted=True)
-                self._visit_next(proposal.candidate.span, batch - 1)
-                batch = 2 * batch + 1
+                self._visit_next(proposal.candidate.span, written_together - 1)
+                written_together = 2 * written_together + 1
 
     def _settled(self) -> bool:
         """Whether no pitches, swizzled or not, are better than the best: the model need not be asked.

@@ -61,7 +61,7 @@ class Refuters:
             masks &= np.logical_and.reduce(may_do, axis=1)
             possible = np.logical_and.reduce(masks.any(axis=2), axis=1)
             refuted[left[~possible]] = True
-            masks = masks[possible]
+            masks = masks[possible]  # of those that are `left` next
         return refuted
 
     def _latest_first(self, asked: BoolArray, refuted: BoolArray) -> Iterator[tuple[PhaseSet, IntArray]]:

@@ -32,13 +32,7 @@ from layoutopt.model.linearisations import (
     unpadded,
 )
 from layoutopt.model.pads import padded
-from layoutopt.model.phases import (
-    Masks,
-    Phases,
-    counting_excess,
-    phase_sets,
-    phases_of,
-)
+from layoutopt.model.phases import Masks, Phases, counting_excess, phase_sets, phases_of
 from layoutopt.model.pitches import by_span
 from layoutopt.model.space import space_of, stride_multiple
 from layoutopt.model.swizzle_rules import (
@@ -131,7 +125,7 @@ class Scene:
         Args:
             case: accesses whose lanes choose at run time are left out here.
             ask: options of the search.
-            counted: the instructions whose excess counts, where not all do; of the others vectors stay whole.
+            counted: the instructions whose excess counts (None: all); others only keep their vectors whole.
 
         Raises:
             ProblemFileError: no access has an active lane, or the constraints contradict the accesses.
@@ -142,7 +136,7 @@ class Scene:
         self.tile, self.conflict_free = problem.tile, ask.conflict_free
         self.objective, self.limit = problem.layout.objective, problem.layout.max_bytes
         self._sizes: dict[Linearisation, tuple[int, ...]] = {}  # see `reaches`
-        self.sets = phase_sets(self.counted, self.tile, trace if counted else None)
+        self.sets = phase_sets(self.counted, self.tile, whole=trace if counted else None)
         families, alignment = problem.layout.families or FAMILIES, problem.layout.alignment_bytes
         _check_alignment(trace, alignment)
         # A row of banks; after as many bytes, banks repeat.
@@ -280,7 +274,7 @@ class Scene:
         yield list(self._matrices(dense_cost()))
         if dense_cost() is not None:
             return
-        # Spans rise, so that what comes after one that is too large, less its last block, is larger still.
+        # By rising span, up to the first too large for any swizzle, which shortens by less than a block.
         by_span = heapq.merge(sorted(larger, key=by_cost), padded(self.space), key=by_cost)
         fitting = itertools.takewhile(lambda c: self.fits(c.span - self.block + 1), by_span)
         count = 1
@@ -385,7 +379,8 @@ class Scene:
         layout = self.layout(solution)
         size = int(layout.table().max()) + self.tile.element_bytes
         if self.limit is not None and not self.knows_sizes:
-            # A swizzle may take other bytes than the candidate's span, which the limit was held against.
+            # A swizzle may take other bytes than the candidate's span, which the limit was held against: of
+            # layouts within it, more than the floor is not proved.
             excess_bound = self.floor
             if size > self.limit:
                 return self.unswizzled("the layouts that were looked at are larger")

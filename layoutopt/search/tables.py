@@ -124,9 +124,9 @@ def smallest(case: Case, start: FreeAssignment, ask: Ask) -> FreeAssignment | No
     assert start.excess is not None
 
     def placed(lanes: Trace, wanted: int) -> FreeAssignment | None:
-        """The table that is found for these lanes; that of a large tile has the weighted excess `wanted`."""
+        """The table that is found for these lanes; of a large tile, one of the weighted excess `wanted`."""
         sets = phase_sets(lanes, tile)
-        # The solver takes long over a large tile; what is quicker keeps to the excess that `start` has.
+        # The solver takes long over a large tile; `in_own_bytes` is quicker, but lowers no excess.
         if tile.elements > _MOST_ASKED and (start.excess == wanted or not bytes_first):
             return in_own_bytes(sets, lanes, tile, hint=start_table, bound=wanted)
         most = tile.bytes if bytes_first else limits.max_bytes
