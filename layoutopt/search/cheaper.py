@@ -176,7 +176,7 @@ class Cheaper:
         alike, the compiler's index code costs less than the operations say, so that many are worth a look.
         """
         if best.candidate.span > self.scene.tile.elements or self.scene.ask.lanes_open:
-            return
+            return  # with lanes open, nothing is known of the index code yet
         space, part = self.scene.space, for_listing()
         by_cuts = (of_own_bytes(space, cuts, below) for cuts in range(MAX_CUTS + 1))
         # What the best needs its swizzle for, if it has one: many others have a conflict there, too.

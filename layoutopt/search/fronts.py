@@ -253,7 +253,7 @@ class Front:
 
         `unit`: whose front this is; it says what a result has of the first objective, and its bound.
         """
-        before = self.points[:-1] if again else self.points
+        before = self.points[:-1] if again else self.points  # which stay as they are
         known_bound = Fraction(0)  # of what is solved for now
         if again:
             known_bound = self.points[-1].bound

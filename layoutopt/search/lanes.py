@@ -101,14 +101,14 @@ def under_layout(
         best.append(min(found, key=lambda assigned: assigned.wavefronts))
     assignments = {found.access.number: found.assignment for found in best}
     settled = settled_with(problem, assignments, [found.access for found in best])
-    # Loops whose order stays open in accesses whose lanes are now assigned: that over the steps of a unit.
+    # Loops that may run in another order: where lanes were assigned, that over the steps of a unit; else any.
     step_loops = {found.access.number: [found.access.work.step_loop] for found in best}
     accesses = list(settled.accesses)
     for k, access_of_file in enumerate(problem.accesses):
         if access_of_file.values is not None:  # the order in which a thread moves its elements is open, too
             trips = accesses[k].loops
-            any_loop = list(reversed(trips))
-            loops = [loop for loop in step_loops.get(k, any_loop) if loop is not None and trips[loop] > 1]
+            may_turn = step_loops.get(k, list(reversed(trips)))
+            loops = [loop for loop in may_turn if loop is not None and trips[loop] > 1]
             with unhurried():
                 lanes = trace(replace(settled, accesses=(accesses[k],)), gpu)
             placed = PlacedAccess(lanes.accesses[0], table)

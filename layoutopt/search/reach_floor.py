@@ -336,7 +336,7 @@ class ReachFloor:
             if (following := self._following()) is None:
                 return
             self._visit(following)
-        if self.presolved and self._settled():
+        if self.presolved and self._settled():  # no pitches are better
             return
         # Linearisations that are written out with a proposal that fails, itself included: ever more, as each
         # of the next would be proposed.
@@ -344,7 +344,7 @@ class ReachFloor:
         while True:
             with spending(self.patience):
                 proposal = self._proposal()
-            if proposal is None:  # but pitches not yet visited may be shortened by a swizzle
+            if proposal is None:  # none is better; but a swizzle may shorten pitches not yet visited
                 if not self._visit_up_to(self._bound):
                     return
                 continue
