@@ -35,7 +35,7 @@ Ints = npt.NDArray[np.int32]
 
 _SEED = 88172645463325252
 _SLICE = 2_000_000  # units visited between two looks at the clock: some hundredths of a second
-_PHASE = 4  # visiting all banks of a phase, in units visited
+_PHASE_VISITS = 4  # visiting all banks of a phase, in units visited
 # A round cools once from warm to cold and visits so many units at most (0.1 s). So many rounds without a new
 # best end the search.
 _MOST_VISITS, _PATIENCE = 5_000_000, 20
@@ -215,10 +215,10 @@ def _chain(board: Board, placed: Placed, moves: Moves, now: int) -> int:
     while followed < noted:
         chunk, goes = moves.chunk[followed], moves.target[followed]
         followed += 1
-        for unit in range(board.first_unit[chunk], board.first_unit[chunk + 1]):
+        for unit in range(board.first_unit[chunk], board.first_unit[chunk + 1]):  # one in each of its phases
             if placed.kept_free[board.phase[unit]]:
                 in_the_way = placed.owner[board.phase[unit], board.bank[board.kind[unit], goes]]
-                if in_the_way >= 0 and moves.chunk_move[in_the_way] != now:
+                if in_the_way >= 0 and moves.chunk_move[in_the_way] != now:  # not noted yet
                     moves.chunk_move[in_the_way] = now
                     moves.chunk[noted] = in_the_way
                     moves.target[noted] = here + there - goes  # the other of the two positions
@@ -258,21 +258,21 @@ def _move(board: Board, placed: Placed, moves: Moves, count: int, now: int) -> C
     for i in range(count):
         chunk, new = moves.chunk[i], moves.target[i]
         old = placed.position[chunk]
-        placed.position[chunk], moves.target[i] = new, old
+        placed.position[chunk], moves.target[i] = new, old  # the way back
         for position, sign in ((old, -1), (new, 1)):
             more_squares, more_columns = _put(board, placed, chunk, position, sign)
             squares += more_squares
             columns += more_columns
         units += board.first_unit[chunk + 1] - board.first_unit[chunk]
         for unit in range(board.first_unit[chunk], board.first_unit[chunk + 1]):
-            phase = board.phase[unit]
+            phase = board.phase[unit]  # kept free, it stays without excess
             if not placed.kept_free[phase] and moves.phase_move[phase] != now:
                 moves.phase_move[phase], moves.touched[touched] = now, phase
                 touched += 1
     for i in range(touched):
         phase = moves.touched[i]
         worst = board.least[phase]
-        for bank in range(placed.load.shape[1]):
+        for bank in range(placed.load.shape[1]):  # the fullest one decides
             if placed.load[phase, bank] > worst:
                 worst = placed.load[phase, bank]
         moves.worst_before[i] = placed.worst[phase]
@@ -316,11 +316,11 @@ def cooled(
 ) -> bool:
     """Make moves, those that cost more ever more rarely; whether a placement as good as `goal` was found.
 
-    Changes `placed`, whose `best` is then that placement.
+    Changes `placed`, whose `best` is then that placement. Work is counted in units visited.
 
     Args:
-        until: units visited at which to stop.
-        end: units visited at the end of the round, where the temperature is `schedule.coldest`.
+        until: visits at which to return, as the caller looks at the clock.
+        end: visits of the whole round; the temperature is then `schedule.coldest`.
     """
     totals, temperature = placed.totals, schedule.warmest
     while totals[_VISITED] < until:
@@ -331,7 +331,7 @@ def cooled(
             temperature = schedule.warmest * cooling ** (totals[_VISITED] / end)
         count = _chain(board, placed, moves, now)
         change = _move(board, placed, moves, count, now)
-        totals[_VISITED] += change.units + count + _PHASE * change.touched
+        totals[_VISITED] += change.units + count + _PHASE_VISITS * change.touched
         cost = (
             schedule.wavefront * change.excess
             + schedule.square * change.squares
@@ -366,12 +366,12 @@ def board_of(model: PlacementModel) -> Board:
     kinds, kind = np.unique(
         np.stack([model.chunks.size[of.chunk], of.byte, of.unit_bytes, of.banks]), axis=1, return_inverse=True
     )
-    size, byte, unit_bytes, banks = kinds[..., None]
+    size, byte, unit_bytes, banks = kinds[..., None]  # each of shape (kinds, 1)
     bank = (np.arange(counts.max()) * size + byte) // unit_bytes % banks
     units = np.stack([number[of.chunk], of.phase, of.times, kind.reshape(-1)])
     chunk, phase, times, kind = units[:, np.lexsort(units[::-1])]  # by chunk, as `first_unit` needs them
     by_phase = np.argsort(phase, kind="stable")
-    # The tile's own bytes fill the rows of banks: as many chunks in each column, one more in the first ones.
+    # Columns of the bank rows, an atom wide, share the tile's own bytes; the first ones hold one chunk more.
     column_room, fuller_columns = divmod(model.atoms(model.tile.bytes), model.period // model.atom)
     return Board(
         first_unit=_narrow(np.searchsorted(chunk, np.arange(len(chunks) + 1))),
@@ -393,7 +393,7 @@ def board_of(model: PlacementModel) -> Board:
 
 
 def annealed(board: Board, start: IntArray, enough: int, rounds: int) -> IntArray:
-    """Positions of no more weighted excess than `start`, then of columns that are no more uneven.
+    """Positions of no more weighted excess than `start`; with as much, of bank rows filled no less evenly.
 
     Args:
         board: chunks and phases.
@@ -405,7 +405,7 @@ def annealed(board: Board, start: IntArray, enough: int, rounds: int) -> IntArra
         return start
     # A column with one chunk beyond its room counts 1: the tile's own bytes hold `fuller_columns` of these.
     goal = Goal(enough, board.fuller_columns)
-    random = np.array([_SEED], np.uint64)
+    random = np.array([_SEED], np.uint64)  # the state, which each round leaves to the next
     best = last = _placed(board, start, random, chains=False)
 
     def rank(placed: Placed) -> tuple[int, int]:
@@ -458,7 +458,7 @@ def _placed(board: Board, position: IntArray, random: npt.NDArray[np.uint64], *,
         wide = board.width > k
         np.add.at(column_height, position[wide] * board.width[wide] + k, 1)
     owner = np.full(load.shape, -1, np.int32)
-    owner[board.phase, bank] = board.chunk
+    owner[board.phase, bank] = board.chunk  # one of several, where a phase is not kept free: not read there
     excess = int(((worst - board.least) * board.weight.astype(np.int64)).sum())
     overfull = int((np.maximum(column_height - board.column_room, 0) ** 2).sum())  # columns beyond their room
     return Placed(

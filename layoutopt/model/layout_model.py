@@ -110,9 +110,8 @@ class LayoutModel:
 
         Args:
             space: what bounds the pitches.
-            field: where a swizzle acts; None for none.
-            sets: the phases.
-            tile: the tile.
+            field: the bits on which a swizzle acts; None for no swizzle.
+            sets: the phases of the accesses to `tile`.
             most: elements that a layout takes at most.
             ideal: whether the ceiling of a phase is its ideal, else its counting bound.
         """
@@ -131,7 +130,8 @@ class LayoutModel:
         self._shorter = self.model.boolean("shorter")  # the layout takes less than its pitches span
         self._saving: list[int] = []  # literals of linearisations that a swizzle may shorten
         self._reaches: dict[int, int] = {}  # by number of elements, the literal: `used` is at least that
-        # (lowest target, literal: words share a bank) -> the linearisations in which they conflict.
+        # By (lowest bit that is flipped, literal that two words share a bank): literals of the linearisations
+        # in which such words meet in a phase that allows no conflict.
         self._conflicts: dict[tuple[int, int], list[int]] = {}
         self._unflipped: dict[int, int] = {}  # by target bit, the literal: no lower one is flipped
         self.asked = Model()  # the last question

@@ -352,7 +352,7 @@ def candidate_of(
     covered, padded = 1, any(pads)  # elements that the digits so far take: the least stride of the next
     strides = strides_of(structure, units or stride_units(space, structure), pads)
     for (dim, divide, size), stride in zip(reversed(structure), strides, strict=True):
-        inside_vector = covered == 1 and size > 1 and space.vector > 1
+        inside_vector = covered == 1 and size > 1 and space.vector > 1  # this digit holds whole vectors
         if stride > covered:
             if "pad" not in space.families or inside_vector:
                 return None
@@ -370,7 +370,7 @@ def candidate_of(
         span=sum([(d.size - 1) * d.stride for d in digits]) + 1,
         operations=linear_proxy(digits, space.shape),
         family="+".join(names) or "none",
-        # The family `xor` lies over a cut without pads, or pads without a cut.
+        # The family `xor` lies over a cut without pads, or pads without a cut: no index of all three.
         may_swizzle="xor" in space.families and not (cut and padded),
     )
 

@@ -137,14 +137,15 @@ class Swizzle:
             Literals that must be false if `y` is true. That is left to the caller, who says it for all
             linearisations in one constraint.
         """
-        # Phases without conflicts, by (bank_bits, lowest_target) as `shared_bank` takes them.
+        # Phases without conflicts, by (bank_bits, lowest_target) as `shared_bank` takes them: flips inside
+        # what one lane covers leave it the same banks.
         without: dict[tuple[int, int], list[int]] = {}
         for k, ceiling in enumerate(ceilings.tolist()):
             bits = int(phases.bank_bits[k]), max(lowest_target, int(phases.chunk_bits[k]))
             if ceiling == 1:  # in clauses, which every SAT solver reads
                 without.setdefault(bits, []).append(k)
             elif len(words := phases.held(k)) > ceiling:
-                for others, always in self.loads(words, *bits):
+                for others, always in self.loads(words, *bits):  # of one word: maybe, and in any case
                     self.model.linear(others, [-FAR, ceiling - 1 - always], only_if=[y])
         apart = [(d, *bits) for bits, rows in without.items() for d in phases.differences(rows)]
         conflicts = []

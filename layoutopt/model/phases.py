@@ -103,7 +103,7 @@ def phase_sets(trace: Trace, tile: Tile, whole: Trace | None = None) -> tuple[Ph
         stacked = np.concatenate([_widened(part.rows, lanes) for part in served])
         elements, phase_of = _unique_rows(_canonical(stacked, rule))
         weights = times * np.concatenate([part.weight for part in served])
-        # A phase of weight 0 may stand for one of many run-time values: it is not served as often as listed.
+        # Times without weights; one of weight 0 may stand for many run-time values: not all are served.
         repeats = times * np.concatenate([part.repeats * (part.weight > 0) for part in served])
         weight, count = (
             np.bincount(phase_of, summed, len(elements)).astype(np.int64) for summed in (weights, repeats)

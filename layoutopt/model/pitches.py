@@ -220,9 +220,9 @@ def by_span(space: Space, most: int, *, padded: bool = False) -> Iterator[Linear
         if not heap or heap[0].span > most:
             return
         least = heapq.heappop(heap)
-        if (any(least.pads) or not padded) and space.whole.hold(least.pitches):
+        if (any(least.pads) or not padded) and space.whole.hold(least.pitches):  # accesses are aligned
             yield linearisation(least.pitches, space)
-        for k in range(least.lowest, len(least.pads)) if may_pad else ():
+        for k in range(least.lowest, len(least.pads)) if may_pad else ():  # so each layout is met once
             pads = (*least.pads[:k], least.pads[k] + 1, *least.pads[k + 1 :])
             if (pitches := _pitches(space, least.order, pads)) is not None:
                 span = span_of(space, pitches)
@@ -251,11 +251,10 @@ def in_orders(space: Space, orders: IntArray, pads: IntArray) -> tuple[IntArray,
 
     Args:
         orders: dimensions of more than one element, slowest first, shape (layouts, such dimensions).
-        pads: in steps of what alignment leaves, from the inside out, of the same shape.
+        pads: of the same shape, fastest dimension first: steps beyond the least pitch that alignment allows.
     """
     shape, dims = np.array(space.shape), range(len(space.shape))
-    # By dimension: step and longest of its pitch as the fastest one; step of its pitch, and longest pad, as
-    # another one.
+    # By dimension: step and most of its pitch where it runs fastest; elsewhere its step and longest pad.
     inner_step, inner_most = np.array([_inner_pitch(space, d) for d in dims]).reshape(-1, 2).T
     outer_steps = np.array([outer_step(space, d) for d in dims])
     longest_pad = np.array([most_pad(space, (d, 1, extent)) for d, extent in enumerate(space.shape)])
@@ -269,7 +268,7 @@ def in_orders(space: Space, orders: IntArray, pads: IntArray) -> tuple[IntArray,
             valid &= (space.vector == 1) | ((pitch == 1) & (d == len(shape) - 1))
         else:
             pitch = (-(-inside // outer_steps[d]) + pad) * outer_steps[d]
-            valid &= (pad == 0) | (pitch - inside <= longest_pad[d]) | space.far
+            valid &= (pad == 0) | (pitch - inside <= longest_pad[d]) | space.far  # or as far as bytes allow
         pitches[layouts, d] = pitch
         inside = pitch * shape[d]  # elements that the dimensions so far take
     if "pad" not in space.families:

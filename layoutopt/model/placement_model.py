@@ -112,7 +112,7 @@ def free_phases(sets: Sequence[PhaseSet], chunks: Chunks, *, drop_loose: bool) -
     """The phases over chunks, equal ones merged; with `drop_loose`, without the loose elements.
 
     A phase that drops some keeps the largest ideal that any packing of them gives, so that its
-    excess is a lower bound.
+    excess is a lower bound. Units are what lanes cover: words, or vectors of `chunk_words` in so many banks.
     """
     weights: dict[FreePhase, int] = {}  # by phase, whose own weight is not set yet
     for s in sets:
@@ -139,7 +139,7 @@ def free_phases(sets: Sequence[PhaseSet], chunks: Chunks, *, drop_loose: bool) -
                 floor=max(1, floor),
                 ideal=max(1, -(-distinct * s.chunk_words // (s.rule.banks * s.requests))),
             )
-            weights[phase] = weights.get(phase, 0) + weight * s.requests
+            weights[phase] = weights.get(phase, 0) + weight * s.requests  # each a phase of its own
     return [replace(phase, weight=weight) for phase, weight in weights.items()]
 
 
