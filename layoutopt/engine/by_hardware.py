@@ -139,10 +139,10 @@ def _tensor_map(use: HardwareUse, tile: Tile, offsets: IntArray) -> TensorMap:
 def _boxes(
     turned: IntArray, use: HardwareUse, tile: Tile, mode: Mode, asked: tuple[int, ...] | None
 ) -> list[tuple[int, ...]]:
-    """Extents of boxes, the first of which lies at its edges as the mode has it; from the fewest boxes on.
+    """Extents of the boxes that may fill the layout, slowest dimension first; the largest boxes come first.
 
-    Their extents divide the tile's, slowest dimension first, or are those asked for. Only the last element of
-    an edge is looked at: `_box_starts` looks at all of each box that is left.
+    Extents divide the tile's, or are those asked for. Of the first box only the ends of its edges are looked
+    at, whether they lie as the mode has them: `_box_starts` looks at all elements of all boxes.
     """
     rules, size, dims = engine("tma"), tile.element_bytes, turned.ndim
     unit = ELEMENT_BYTES[map_element(use, tile)]
@@ -160,7 +160,7 @@ def _boxes(
         else:
             extents = [n for n in extents if n <= rules.max_box]
         boxes = {
-            # A row takes the whole span of the mode, even where it is shorter.
+            # Rows lie a span of the mode apart, even where they are shorter.
             (n, *inner): (mode.span_bytes or n * step) if d == dims - 1 else n * step
             for inner, step in boxes.items()
             for n in extents

@@ -213,8 +213,8 @@ def _count_units(
 
     # Beyond the first of its bank, what takes a pass of its own. The idle slots of a phase have one key.
     takes_pass = in_use(same_bank) if rule.serialises_equal else same_bank & another_unit
-    more_passes = _over_groups(np.maximum, _runs(same_bank, takes_pass), slots_per_phase)
-    more_passes = more_passes.reshape(instructions, -1)  # by phase: passes of its busiest bank but the first
+    so_far = _runs(same_bank, takes_pass)  # by slot: passes of its bank up to there, but the first
+    more_passes = _over_groups(np.maximum, so_far, slots_per_phase).reshape(instructions, -1)  # by phase
     occupied = (keys.sorted[:, ::slots_per_phase] & keys.idle_bit) == 0  # idle slots come last
 
     distinct = None  # units of a phase, needed only where they may be more than banks

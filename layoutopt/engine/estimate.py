@@ -177,21 +177,21 @@ def terms(case: Case, layout: Layout | Node) -> Terms:
     memory, warps = [], -(-case.problem.threads // case.device.lanes)
     for lanes, count, index in zip(case.lanes.accesses, case.count(table), code, strict=True):
         weights = lanes.weight / case.lanes.weight_unit  # of warp instructions: by iteration, then by warp
-        weight, does, code_cost = float(weights.mean()), lanes.operation.does, index.instructions
+        mean_weight, does, code_cost = float(weights.mean()), lanes.operation.does, index.instructions
         issued = np.where(count.phases > 0, weights, 0.0)  # a warp without an active lane issues nothing
         wavefronts = count.wavefronts * weights
         of_warps = (part.reshape(code_cost.iterations, -1).sum(axis=0) for part in (wavefronts, issued))
         most_wavefronts, most_issued = (float(part.max(initial=0)) for part in of_warps)  # of one warp
         memory.append(Memory(float(wavefronts.sum()), most_wavefronts, most_issued))
         total["lines"] += float((_further_lines(lanes, table) * weights).sum())
-        total["accesses"] += weight
-        total["copies"] += weight * does.copies
+        total["accesses"] += mean_weight  # once, whatever its iterations
+        total["copies"] += mean_weight * does.copies
         if does.copies:
             width = lanes.operation.width_bytes
             total["copied_bytes"] += float((lanes.active.sum(axis=1) * weights).sum()) * width
-        total["instructions"] += weight * warps * code_cost.total
+        total["instructions"] += mean_weight * warps * code_cost.total
         if index.active is not None and names(index.active) - {"tid"}:  # a predicate that loops change
-            iterations = weight * float(issued.reshape(code_cost.iterations, -1).any(axis=1).sum())
+            iterations = mean_weight * float(issued.reshape(code_cost.iterations, -1).any(axis=1).sum())
             if does.returns:  # loads of several iterations are not in flight at once
                 total["waits"] += iterations
             if code_cost.looped / code_cost.iterations >= _BRANCHED:

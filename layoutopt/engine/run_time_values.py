@@ -220,7 +220,7 @@ def _distinct(numbers: IntArray) -> IntArray:
 
 
 def _by_lane(lane: IntArray, unit: IntArray, lanes: int) -> list[list[int]]:
-    """The units that each lane can choose, of pairs that are sorted by lane; at most `lanes` of them.
+    """The units of each lane that has any, of pairs that are sorted by lane; at most `lanes` of them.
 
     A lane with as many choices as there are lanes finds one that no other lane takes, so that the others
     matter to no matching.
@@ -282,7 +282,7 @@ def _least(choice: IntArray, banks: int, per_unit: int, serialises_equal: bool) 
     lane, element = _lane_unit_pairs(choice)
     lanes_of = np.bincount(element)
     lanes_of = lanes_of[lanes_of > 0]  # of each element that is chosen from: how many lanes may choose it
-    lanes = 1 + int(np.count_nonzero(np.diff(lane)))  # that may choose any; pairs are sorted by lane
+    lanes = 1 + int(np.count_nonzero(np.diff(lane)))  # how many may choose any; pairs are sorted by lane
     if serialises_equal:
         return max(int(lanes_of.max()), -(-lanes // banks))
     at_once = banks * per_unit  # elements that one wavefront serves at most

@@ -382,7 +382,7 @@ class AddressCost:
         before, counter = self._before(form, fixed, once), _Counter(ranges, positive)
         if before is None:  # all iterations share what they have in common
             total = _total(counter, addresses, counter.cost, limit)
-        else:  # each iteration lies under a condition of its own, and shares only what is computed before
+        else:  # each iteration lies under a condition of its own, and shares only what is computed before it
             shared = sum(map(counter.cost, before))
             own_start = Var(_START) if start == "free" and self._adds_start(form, ranges) else None
             cost_of = _in_branches(counter, before, own_start)
@@ -391,6 +391,7 @@ class AddressCost:
             # The outer loops repeat what depends on their variables; the rest stays in registers.
             kept = min(total, instructions(_kept_outside(address, loops, rolled), ranges, positive))
             total = kept + (total - kept) * math.prod(self.loops[v] for v in rolled)
+        # A fixed part may vanish in all iterations, such as that of 0 * part.
         return Instructions(min(once, total), max(total - once, 0), self.iterations)
 
     def _adds_start(self, form: Form, ranges: Mapping[str, Range]) -> bool:

@@ -194,9 +194,8 @@ def _board(trace: Trace, tile: Tile) -> Board:
     rules = [access.rule for access in trace.accesses]
     element_bytes, lanes = tile.element_bytes, sum(a.element.size for a in trace.accesses)
     alike = len({(rule.banks, rule.bank_bytes) for rule in rules}) == 1
-    if not alike or element_bytes & (element_bytes - 1) or lanes > MAX_LANES:
-        return NO_BOARD
-    if any(rule.row_words > 1 for rule in rules):
+    one_at_once = all(rule.row_words <= 1 for rule in rules)  # words of a bank
+    if not (alike and one_at_once) or element_bytes & (element_bytes - 1) or lanes > MAX_LANES:
         return NO_BOARD
     bank_bytes, banks = rules[0].bank_bytes, rules[0].banks
     vectors = blocks(trace, tile)
@@ -216,7 +215,7 @@ def _board(trace: Trace, tile: Tile) -> Board:
     places = ((words - vectors.head[of_word] * element_bytes) // bank_bytes).tolist()
     of_vector, place = (dict(zip(words, values, strict=True)) for values in (vector_words, places))
     board = Board((), of_vector, place, banks, bank_bytes)
-    views = board.views()  # in each, the words of a phase share `view_banks` banks, whatever the layout
+    views = board.views()  # words at one place of vectors, which share `view_banks` banks in every layout
     phases = []
     for kind, (weight, first) in gathered.items():
         if weight == 0:
@@ -225,7 +224,7 @@ def _board(trace: Trace, tile: Tile) -> Board:
         # The ideal is what the layout's distinct words would need; lanes without a word may share words.
         ideal = -(-(len(kind.words) + kind.wordless) // banks)
         least_excess = max(0, needed - ideal)
-        # Where equal addresses wait for each other, a phase costs more than its distinct words do.
+        # A second wavefront is excess then, unless one is there anyway: equal addresses wait for each other.
         any_pair_costs = needed == ideal == 1 and not kind.waits
         phases.append(Phase(kind.words, weight, least_excess, any_pair_costs, first))
     return replace(board, phases=tuple(phases))

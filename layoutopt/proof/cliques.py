@@ -272,7 +272,7 @@ def find_packing(board: Board) -> Packing | None:
 
 
 def _threes(board: Board, view: View) -> Iterator[Share]:
-    """Cliques of three phases V, W, f of a view, each three once, as shares whose weight is still 0.
+    """Cliques of more words of a view than it has banks, each of three phases V, W, f; of weight 0 yet.
 
     The words are those that V and W have in common, and those of f that just one of V and W has: of any two
     of them, V, W or f touches both.
@@ -282,7 +282,7 @@ def _threes(board: Board, view: View) -> Iterator[Share]:
     if not 3 <= len(in_view) <= MAX_PACKED_PHASES or banks < 2:
         return
     phases, words_of = list(in_view), list(in_view.values())
-    touched = _touched(words_of)
+    touched = _touched(words_of)  # as bits
     common = np.array([_count(touched & of_phase) for of_phase in touched])  # words of two phases
     seen: set[tuple[int, ...]] = set()
     for v in range(len(phases)):
@@ -299,7 +299,7 @@ def _threes(board: Board, view: View) -> Iterator[Share]:
         for n, f in np.argwhere(common[v, second][:, None] + in_one > banks).tolist():
             w = int(second[n])
             three = tuple(sorted(phases[n] for n in {v, w, f}))
-            if len(three) == 3 and three not in seen:
+            if len(three) == 3 and three not in seen:  # nor found with another as W or f
                 seen.add(three)
                 of_v, of_w, of_f = words_of[v], words_of[w], words_of[f]
                 words = of_v & of_w | of_f & (of_v ^ of_w)
@@ -333,14 +333,14 @@ def _shared_out(cliques: Sequence[tuple[int, ...]], weights: Sequence[int]) -> l
         greedy.append(min(left[i] for i in phases))
         for i in phases:
             left[i] -= greedy[-1]
-    # All shares together are no more than phases weigh of which each clique holds one.
-    least, rest = 0, [*cliques]
-    while rest and least < sum(greedy):
+    # Where every clique holds one of some phases, the shares together are at most what these phases weigh.
+    most, rest = 0, [*cliques]  # `rest`: cliques that hold none of those chosen so far
+    while rest and most < sum(greedy):
         held = Counter(itertools.chain.from_iterable(rest))
         in_most = max(held, key=lambda i: held[i] / weights[i])
-        least += weights[in_most]
+        most += weights[in_most]
         rest = [phases for phases in rest if in_most not in phases]
-    if not rest and least == sum(greedy):
+    if not rest and most == sum(greedy):
         return greedy
     model = Model()
     shares = [model.integer(0, min(weights[i] for i in phases)) for phases in cliques]
