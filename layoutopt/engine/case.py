@@ -356,7 +356,7 @@ def check_claims(problem: Problem, gpu: Device, result: Result) -> None:
         return
     if [a.name for a in problem.accesses] != [a.name for a in result.accesses]:
         raise ProblemFileError("accesses", "are not those of the problem")
-    chosen = assigned(problem, result)
+    chosen = assigned(problem, result)  # with the result's lanes, where the problem leaves them free
     if chosen is not problem:
         check_lanes(problem, chosen, gpu)
         check_instructions(problem, chosen, gpu)

@@ -280,7 +280,7 @@ def _sorted_keys(
 
 def _runs(same: BoolArray, costs: BoolArray) -> npt.NDArray[np.uint8]:
     """Per position: how many `costs` the unbroken stretch of `same` that ends there has; flat arrays."""
-    total = costs.astype(np.uint8)
+    total = costs.astype(np.uint8)  # at most 255: 64 lanes of 4 words, of which the first costs nothing
     linked = -same.view(np.uint8)  # 0xff or 0
     reach = 1
     while reach < len(total) and linked.any():

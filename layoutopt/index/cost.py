@@ -363,7 +363,7 @@ class AddressCost:
         rolled: Sequence[str],
         counted: Sequence[int],
     ) -> Instructions:
-        """`of` a form.
+        """`of` a form: every counted iteration's address with its constants folded, what they share once.
 
         Args:
             form: how addresses are computed.

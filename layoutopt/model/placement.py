@@ -368,7 +368,7 @@ def _folded(model: PlacementModel, padded: IntArray) -> IntArray | None:
         offset = v - (back[v - elements] if v >= elements else 0)        v: the padded layout, in elements
 
     What lies in the tile's bytes stays where it is. The rest may go into any hole where it meets nothing of
-    its phases; the solver chooses. None where elements are no chunks of their own, or it finds nothing.
+    its phases; the solver chooses. None where it finds none, elements are no chunks, or phases see few banks.
     `padded`: byte offset of each element.
     """
     element_bytes, chunk_bytes = model.tile.element_bytes, model.chunks.size

@@ -209,7 +209,7 @@ def _through_scratch(
 ) -> Conversion:
     """The cheapest plan through scratch; `made` makes a conversion of what is found."""
     shared, element_bits = memory(gpu), tile.element_bytes.bit_length() - 1
-    stored = _stored(source)
+    stored = _stored(source)  # several, by who stores what more than one thread holds
     loaded = Side(
         stores=False,
         registers=tuple(independent(destination["register"])),  # those that repeat others are copied
@@ -226,7 +226,7 @@ def _through_scratch(
     max_bits = (max_bytes >> element_bits).bit_length() - 1 if max_bytes is not None else _NO_LIMIT
 
     def by_rank() -> Iterator[Plan]:
-        """The plans for the room that suits what is minimised, then for the other."""
+        """For few instructions, plans that fill `max_bytes` first; else those of little scratch first."""
         for fills in (minimise == "instructions", minimise != "instructions"):
             found = plans(stored, loaded, element_bits, shared, Room(max_bits, fills))
             yield from sorted(found, key=lambda plan: _rank(plan, minimise))

@@ -80,9 +80,9 @@ class _Side:
         Args:
             plan: the conversion.
             move: how the side touches memory.
-            half_step: the plan's for this side.
+            half_step: the vector between the two halves of transposed registers; 0 where none are.
             bases: a basis vector for each bit of a register's number.
-            places: the tag of an element's vector is its place.
+            places: the tag of an element's vector is its place: its offset, and its round above that.
             element_bits: log2 of an element's bytes.
         """
 
@@ -107,8 +107,8 @@ class _Side:
         registers = combinations([1 << i for i in kept]).tolist()
         register_places = combinations([place(bases[i]) for i in kept]).tolist()
         self.register_at = dict(zip(register_places, registers, strict=True))
-        # Registers of one instruction differ by these places; a linear map takes them to the same start, so
-        # that addresses are linear, too.
+        # Registers of one instruction differ by sums of these places, and so have one remainder: where it
+        # starts. Remainders are linear, so that addresses are, too.
         in_instruction = Span([*(1 << i for i in range(move.register_bits)), self.half_step])
         self.starts: dict[int, list[int]] = {}
         for start in sorted({in_instruction.remainder(at)[0] for at in register_places}):

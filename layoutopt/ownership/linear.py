@@ -121,7 +121,7 @@ def moves(side: Side, element_bits: int, shared: Memory) -> Iterator[Move]:
 
     Args:
         side: whose moves; for each bit of the lane number `side.lanes` has the bits of the element index that
-            it flips: 0 where both lanes hold the same, None where there is no such lane.
+            it flips: 0 where both lanes hold the same, None where lanes with that bit take no part.
         element_bits: log2 of an element's bytes.
         shared: the memory.
     """
@@ -132,9 +132,9 @@ def moves(side: Side, element_bits: int, shared: Memory) -> Iterator[Move]:
         phase = shared.phases.get((side.stores, element_bits + k))
         if phase is None:
             continue
-        lane_masks = phase.lanes
-        phase_bits = len(independent(active_lanes, lane_masks))  # log2 of the phases of a warp
-        if phase.merges and phase_bits and 0 in side.lanes[:2]:  # neighbours read the same words
+        lane_masks = phase.lanes  # bits of the lane number that change within a phase
+        phase_bits = len(independent(active_lanes, lane_masks))  # the others: log2 of the phases of a warp
+        if phase.merges and phase_bits and 0 in side.lanes[:2]:  # where neighbours agree, two phases are one
             lane_masks = (*lane_masks, phase.next_lane)
             phase_bits -= 1
         # Two lanes of a phase address elements that differ by the sum of what their lane bits flip.
@@ -238,11 +238,11 @@ class _Pair:
         if reached is None or half_steps is None:
             return None
         vectors = self._whole_words(reached)
-        functionals = self._functionals(vectors, half_steps)  # number i gives offset bit i of an element
-        in_scratch = self._space([*vectors, *filter(None, half_steps)], room)  # at a time
+        functionals = self._functionals(vectors, half_steps)  # of mask i, an element's parity is offset bit i
+        in_scratch = self._space([*vectors, *filter(None, half_steps)], room)  # basis of a round's elements
         if functionals is None or in_scratch is None:
             return None
-        half_steps = self._aligned(half_steps, vectors, functionals)
+        half_steps = self._aligned(half_steps, vectors, functionals)  # between rows of a transposed register
 
         def beyond_v(vector: int) -> int:
             """The vector plus one of V, so that all functionals vanish: it changes no offset bit of V."""
@@ -300,13 +300,13 @@ class _Pair:
     def _row_vectors(self) -> list[int] | None:
         """A basis of V, lowest offset bit first, where a side uses matrix instructions; None: no V.
 
-        A matrix row is a run of registers of one lane, then those of the next lanes (`Move.row_lanes`); the
-        other side's rows, or vectors, must begin with the same elements.
+        A matrix row is a run of registers of one lane, then those of the next lanes (`Move.row_lanes`). One V
+        has both sides' rows, or one's rows and the other's vectors: the longer begin with the shorter.
         """
         of_rows = [move for move in self.moves if move.row_lanes]
         longest_run = max(of_rows, key=lambda move: move.register_bits)  # of registers in a row
         side, count = longest_run.side, longest_run.register_bits
-        # Registers of both sides, as far as both count them; then those of the side that counts more.
+        # Registers of both sides, for the offset bits that count both; then of the longer run alone.
         run = self._shared_registers(min(move.register_bits for move in self.moves))
         run += independent(side.registers, [*side.threads, *run])[: count - len(run)]
         rows = [
@@ -362,8 +362,8 @@ class _Pair:
     def _functionals(self, vectors: list[int], half_steps: tuple[int, int]) -> list[int] | None:
         """The functional (a mask) of each offset bit within V, the span of `vectors`; None: they contradict.
 
-        Functional i is 1 at vector i of the basis, 0 at its others, and 0 at all that `_numbering` gives, so
-        that registers have one order in all lanes. What is left open tells the words of phases apart.
+        Functional i is 1 at vector i of the basis, 0 at its others, and 0 between vectors or rows of a side
+        (`_numbering`), so that all lanes order registers alike. What is open tells a phase's words apart.
         """
         # Functionals that vanish at the same vectors are chosen together.
         groups: dict[tuple[int, ...], list[int]] = {}
@@ -384,7 +384,7 @@ class _Pair:
             for move, half_step in zip(self.moves, half_steps, strict=True):
                 # Bits beyond the access and the word choose banks: a phase must not meet itself there.
                 beyond = [1 << i for i in bits if i >= max(move.address_bits, self.word_bits)]
-                self._tell_apart(chosen, [*move.phase_vectors, half_step], beyond)
+                self._tell_apart(chosen, [*move.phase_vectors, half_step], beyond)  # adds to `chosen`
             for i in bits:
                 functionals[i] = chosen.functional(i)
         return functionals
