@@ -333,6 +333,6 @@ def _verify(point: Point, part: PlacedTile) -> None:
             )
 
 
-def _counts(reports: Sequence[AccessReport]) -> list[AccessReport]:
-    """Reports without the lanes and widths that were chosen."""
-    return [replace(report, bytes=None, index=None, loops=None, where=None) for report in reports]
+def _counts(reports: Sequence[AccessReport]) -> list[tuple[float, ...]]:
+    """Wavefronts, ideal and bank conflicts of each access, whatever was chosen for it."""
+    return [(report.wavefronts, report.ideal, report.bank_conflicts) for report in reports]
