@@ -294,14 +294,16 @@ def _differences(row: Row, other: Row) -> list[str]:
     """What a row costs more and less than another one, most important first, such as `12 more bytes`."""
     texts = []
     if row.time is not None and other.time:
-        saved = 1 - row.time / other.time  # with as many blocks as fit
-        text = f"{abs(saved):.0%} {'more' if saved < 0 else 'less'} estimated time"
+        added = row.time / other.time - 1  # with as many blocks as fit
+        directions = "less", "more"
+        text = f"{abs(added):.0%} {directions[added > 0]} estimated time"
         if row.blocks_per_sm is not None and row.cycles is not None and other.cycles:
-            saved_alone = 1 - row.cycles / other.cycles  # by one block
-            if abs(saved_alone - saved) > _WORTH_A_WORD:
+            added_alone = row.cycles / other.cycles - 1  # by one block
+            if abs(added_alone - added) > _WORTH_A_WORD:
+                other_way = f" {directions[added_alone > 0]}" if added_alone * added < 0 else ""
                 blocks = count_text(row.blocks_per_sm, "block")
-                text += f" with {blocks} per SM ({saved_alone:.0%} for one alone)"
-        texts.append("about the same estimated time" if abs(saved) < SAME_TIME - 1 else text)
+                text += f" with {blocks} per SM ({abs(added_alone):.0%}{other_way} for one alone)"
+        texts.append("about the same estimated time" if abs(added) < SAME_TIME - 1 else text)
     wavefronts = difference((row.wavefronts or 0) - (other.wavefronts or 0), "wavefront")
     texts.append(f"{wavefronts} a block" if wavefronts else "same wavefronts")
     texts.append(difference((row.bytes or 0) - (other.bytes or 0), "byte") or "same bytes")

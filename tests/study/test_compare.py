@@ -171,6 +171,20 @@ def test_a_recommendation_says_where_the_estimate_is_missing(times, said):
     assert bool(said) == ("no estimate" in text)
 
 
+@pytest.mark.parametrize(
+    ("time", "cycles", "said"),
+    [
+        (80.0, 60.0, "20% less estimated time with 2 blocks per SM (40% for one alone)"),
+        (80.0, 105.0, "20% less estimated time with 2 blocks per SM (5% more for one alone)"),
+        (140.0, 120.0, "40% more estimated time with 2 blocks per SM (20% for one alone)"),
+    ],
+)
+def test_a_time_for_one_block_alone_says_in_which_direction(time, cycles, said):
+    """The layout in use is one that no multiprocessor holds: whatever the times, the other is taken."""
+    used, other = _row("in_use", 100.0, blocks_per_sm=0), _row("xor", time, blocks_per_sm=2)
+    assert said in recommend([used, msgspec.structs.replace(other, cycles=cycles)]).text
+
+
 def test_a_table_of_offsets_is_a_row():
     """No formula serves this tile in its own bytes."""
     best = rows_of(compare(load("spectral_elements/libceed_interp2d_p5q6_f64"), time_limit=3))["all"]
