@@ -207,7 +207,8 @@ def _move(access: FragmentAccess, tile: Tile, threads: int) -> _Move:
         if c not in fragment.extent:
             known = " and ".join(fragment.extent)
             raise ProblemFileError("repeat", f"{access.fragment} has {known}, not {c}")
-    at, stride = fragment.at, dict(fragment.extent)  # by coordinate, as in `_Along`
+    # By coordinate: where values lie, shape (lanes, warps, values); and from one repetition to the next.
+    at, stride = fragment.at, dict(fragment.extent)
     if values > fragment.values:
         c = next(iter(repeat), "")
         together = values // fragment.values  # fragments that one instruction moves
@@ -234,7 +235,7 @@ def _move(access: FragmentAccess, tile: Tile, threads: int) -> _Move:
     active_warps = None
     if (first := access.first_warp) is not None:
         active_warps = range(first, first + fragment.warps * math.prod(groups.values()))
-    # A group's number counts along m first, then along n.
+    # A group's number counts along m first, then along n: groups along the coordinates before each.
     divide = {"m": 1, "n": groups["m"], "k": groups["m"] * groups["n"]}
     along = {c: _Along(table, stride[c], repeat.get(c, 1), divide[c], groups[c]) for c, table in at.items()}
     loops = {f"{c}_step": count for c, count in repeat.items() if count > 1}
@@ -326,13 +327,13 @@ def _verify(move: _Move, index: list[Node], access: FragmentAccess, threads: int
     variables |= dict(zip(loops, iterations, strict=True))
 
     def tile_coordinates(holder: IntArray, value: IntArray) -> list[IntArray]:
-        """By dimension, of the elements that lanes `holder` hold as their values `value`.
+        """By dimension, of the elements that lanes `holder` of this warp hold as their values number `value`.
 
         m, n and k are of the element; lane and tid in an index are those that give the address.
         """
         env = dict(variables)
         for c, along in move.along.items():
-            group = (warp + move.warp_shift) // held.warps  # the shift is whole groups
+            group = (warp + move.warp_shift) // held.warps  # from 0 for the first that takes part
             step = variables[f"{c}_step"] if f"{c}_step" in move.loops else 0  # not a loop of the file's
             # Along c, each group of warps has `repeat` fragments in a row, one a step.
             number = along.repeat * (group // along.divide % along.groups) + step
@@ -340,7 +341,8 @@ def _verify(move: _Move, index: list[Node], access: FragmentAccess, threads: int
         with under("index"):
             return [np.broadcast_to(evaluate(node, env), extents) for node in index]
 
-    *outer, last = tile_coordinates(*move.holder(lane, piece))  # of the element at each lane's address
+    # A lane gets the element at an address that a lane gives, and one each element `e` places behind it.
+    *outer, last = tile_coordinates(*move.holder(lane, piece))
     for e in range(1, 8 * move.operation.width_bytes // held.bits):
         _check_equal(tile_coordinates(*move.holder(lane, piece, e)), [*outer, last + e], access)
 

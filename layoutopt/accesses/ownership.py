@@ -91,8 +91,8 @@ class Ownership(Struct, frozen=True):
             word: steps between the elements that one register holds.
 
         Returns:
-            int64, shape (threads, instructions), row-major indices, repeated where a lane gives no address;
-            None where instructions deliver other elements, or in another order.
+            int64, shape (threads, instructions), row-major indices; lanes that give no address repeat those
+            of the lanes that do. None where instructions deliver other elements, or in another order.
         """
         source_lane, position = register_sources(operation, bits, lanes)  # of each lane's values
         values = position.shape[1]  # that one instruction moves for a lane
@@ -168,13 +168,9 @@ def register_sources(operation: Operation, bits: int, lanes: int) -> tuple[IntAr
     HIP documentation, CDNA4 MFMA transpose load intrinsics; b16: Triton, chooseDsReadTrLayout; b8:
     HipKittens' loads of columns).
 
-    Args:
-        operation: what is executed.
-        bits: of an element.
-        lanes: of a warp.
-
     Returns:
-        (source lane, position in elements from its address), both int64 of shape (lanes, values).
+        (source lane, position in elements of `bits` bits from its address), both int64 of shape (lanes,
+        values); lanes are those of a warp.
     """
     values = 8 * operation.lane_bytes // bits
     lane, value = np.broadcast_arrays(*np.indices((lanes, values), sparse=True))

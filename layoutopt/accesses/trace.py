@@ -98,10 +98,6 @@ class Trace(Struct, frozen=True, eq=False, dict=True):
 def trace(problem: Problem, device: Device) -> Trace:
     """Every warp instruction of every access, with weights scaled to whole numbers.
 
-    Args:
-        problem: whose accesses.
-        device: its device.
-
     Raises:
         OutOfTime: the time was over before the end.
         ProblemFileError: an op, width, expression or coordinate is wrong; index errors name the
@@ -109,7 +105,8 @@ def trace(problem: Problem, device: Device) -> Trace:
     """
     warps = -(-problem.threads // device.lanes)
     lane_accesses = 0  # of all accesses so far
-    unweighted, weights = [], []  # weights are scaled once the denominators of all are known
+    # Weights, a fraction or whole numbers by iteration, are scaled once the denominators of all are known.
+    unweighted, weights = [], []
     for i, access in enumerate(problem.accesses):
         with under(f"accesses[{i}]"):
             # `lower.with_widths` and `lower.with_loops` decide these two before.
@@ -132,7 +129,7 @@ def trace(problem: Problem, device: Device) -> Trace:
     for lanes, weight in zip(unweighted, weights, strict=True):
         if isinstance(weight, Fraction):
             scaled = np.full(len(lanes.element), int(weight * unit), np.int64)
-        else:  # one for each iteration, in which every warp executes one instruction
+        else:  # for every warp's instruction, the weight of the iteration
             scaled = np.repeat(weight * unit, warps)
         accesses.append(replace(lanes, weight=scaled))
     return Trace(tuple(accesses), unit)

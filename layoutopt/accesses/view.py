@@ -172,6 +172,8 @@ def view_of(problem: Problem) -> View | None:
 def view_along(shape: tuple[int, ...], steps: list[Step]) -> View | None:
     """The view whose last coordinate counts the elements of a vector of these steps; see the module.
 
+    Its coordinates are sums of digits: of a tile's x, `x // divide % size * stride`.
+
     Args:
         shape: of the tile.
         steps: of the longest vector, from the step to its second element on; in each dimension, twice their
