@@ -150,7 +150,7 @@ def own_answer(result: Result, problem: Problem, whole: Tile) -> Result | str:
     accesses = tuple(access for access in result.accesses if access.name in own_names)
     if accesses == result.accesses and alike(problem.tile, whole):
         return result
-    if (layout := beginning(result.layout, problem.tile)) is not None:
+    if (layout := beginning(result.layout, problem.tile)) is not None:  # over the tile's own coordinates
         size = int(layout.table().max()) + layout.element_bytes
         excess = sum(access.excess for access in accesses)
         is_least = excess == 0 and size == problem.tile.bytes
@@ -167,7 +167,7 @@ def own_answer(result: Result, problem: Problem, whole: Tile) -> Result | str:
             declared_bytes=max(layout.declared_bytes, size),
             accesses=accesses,
             excess=excess,
-            weighted_excess=None,
+            weighted_excess=None,  # weights may differ by iteration: no report of an access says its own
         )
     # The formula of `whole` at the coordinates that the tile's elements have there.
     coordinates = tuple(f"x{d}" for d in range(len(problem.tile.shape)))

@@ -143,9 +143,9 @@ def check(
 ) -> Audit | BlockAudit:
     """Audit `layout` under the accesses of `problem`.
 
-    Accesses with values known only at run time are counted in twice the time of the budget that the caller
-    put in force (`layoutopt.ground.budget`), all others whatever it takes. Findings have a share of that
-    budget, and the search for a layout in its place has what is left.
+    The caller may put a budget in force (`layoutopt.ground.budget`). Counting accesses with values known only
+    at run time takes at most twice its time and a second, counting others what it takes. Findings, which
+    follow, have a share of the budget, and the search for a better layout what is left of it.
 
     Args:
         problem: a tile and its accesses, or several, each with a layout in the file.
@@ -153,7 +153,7 @@ def check(
             integer array of byte offsets in the shape of the tile. None takes the `layout.offset` of the
             file, else its `published.offset`.
         target: the device or its name, where it is not the one the problem names.
-        mend: find what to take in the place of the layout.
+        mend: search for a layout to take in the place of this one.
 
     Raises:
         OutOfTime: the time to count was over before the end.

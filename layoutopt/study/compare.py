@@ -271,6 +271,7 @@ class _BlockRows:
         statuses, reason = {row.status for row in rows}, ""
         # The row claims what the weakest of its units does; a unit has a layout, given, found or proved best.
         status = next((s for s in ("given", Status.FEASIBLE) if s in statuses), str(Status.OPTIMAL))
+        # Each unit's layout is proved best by itself; others, aligned to less, may pack into fewer bytes.
         unaligned = least_bytes(self.plan, [layout.bytes_at(alignment=1) for layout in layouts])
         if status == Status.OPTIMAL and unaligned < size and family != "none":  # which has but one layout
             status, reason = str(Status.FEASIBLE), _ALIGNMENT_LOSS

@@ -198,13 +198,13 @@ def recommend(
         return None
     # A block that no multiprocessor holds is taken only where nothing else is there.
     usable = [row for row in usable if row.blocks_per_sm != 0] or usable
-    used = next((row for family in _IN_USE for row in rows if row.family == family), None)
+    used = next((row for family in _IN_USE for row in rows if row.family == family), None)  # usable or not
 
     def advice(row: Row, text: str) -> Recommendation:
         return Recommendation(row.family, row.offset or "", text, keep=row is used)
 
     if dictated:  # no estimate knows what the hardware does by itself
-        taken = min(usable, key=lambda row: (*row.rank, row is not used))
+        taken = min(usable, key=lambda row: (*row.rank, row is not used))  # by the three; of equals, `used`
         if taken is not used:
             return advice(taken, _text_to_replace(taken, used, rows))
         why = "no layout that the hardware knows has fewer wavefronts, bytes, or boxes and instructions "
@@ -220,17 +220,18 @@ def recommend(
     elif len(timed) < len(usable):
         doubt, usable = f"; for {count_text(len(usable) - len(timed), 'other row')}, {_NO_TIME_LEFT}", timed
 
-    def taken_time(row: Row) -> float:
+    def time(row: Row) -> float:  # or what stands in its place
         return (row.weighted_wavefronts if by_wavefronts else row.time) or 0.0
 
     candidates = usable
     if usable_used is not None:
+        # By time; where `by_wavefronts` holds, one of the two has none, so that wavefronts decide there, too.
         candidates = [row for row in usable if _clearly_faster(row, usable_used)]
         if not candidates:
-            why = _why_keep(usable_used, min(usable, key=taken_time))
+            why = _why_keep(usable_used, min(usable, key=time))
             return advice(usable_used, f"leave it as it is: {_figures(usable_used)}{why}{doubt}")
-    least = min(map(taken_time, candidates))
-    as_fast = (row for row in candidates if taken_time(row) <= SAME_TIME * least)
+    least = min(map(time, candidates))
+    as_fast = (row for row in candidates if time(row) <= SAME_TIME * least)
     taken = min(as_fast, key=lambda row: _adoption_cost(row, used))
     return advice(taken, _text_to_replace(taken, used, usable) + doubt)
 
@@ -312,7 +313,7 @@ def _differences(row: Row, other: Row) -> list[str]:
         both = f" per SM ({row.blocks_per_sm}, not {other.blocks_per_sm})"
         same = f"same {count_text(row.blocks_per_sm, 'block')} per SM (limited by {row.limited_by})"
         texts.append(blocks + both if blocks else same)
-    if (row.pipeline_stages or 0) <= _DEEPEST_PIPELINE:
+    if (row.pipeline_stages or 0) <= _DEEPEST_PIPELINE:  # no pipeline uses more
         stages = (row.pipeline_stages or 0) - (other.pipeline_stages or 0)
         texts.append(difference(stages, "pipeline stage"))
     if by_hardware := difference((row.by_hardware or 0) - (other.by_hardware or 0), "instruction"):

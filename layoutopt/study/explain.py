@@ -165,9 +165,10 @@ def _explain_tile(problem: Problem, gpu: Device, progress: Progress) -> Explanat
         progress(f"excess {result.excess:g} in {result.bytes:,} bytes; what could be given up")
     proof = result.proof
     bound = proof.objective  # often of the families searched alone
+    # Whether none of the scope is free of conflicts; accesses of weight 0 count in the second bound alone.
     refuted = bound.lower_bound > 0 or (result.layout is None and proof.excess.lower_bound > 0)
     is_free = result.layout is not None and result.excess == 0
-    conflict_free = _conflict_free(is_free, refuted, result.status)
+    conflict_free = _conflict_free(is_free, refuted, result.status)  # None where that is open
     general = proof.every_layout
     if not conflict_free and not bound.everywhere and general is not None and general.lower_bound:
         bound = general  # less, but it says that no family helps
@@ -175,12 +176,13 @@ def _explain_tile(problem: Problem, gpu: Device, progress: Progress) -> Explanat
     with unhurried():  # told even where no time is left
         reasons = [*_why_it_works(case, result, in_use)]
     questions = Relaxations(case)
-    clash, minimal, clique = list[Access](), False, None  # clash: accesses that no layout serves together
+    # Accesses that no layout serves together; whether it takes each of them; words that meet pairwise.
+    clash, clash_is_minimal, clique = list[Access](), False, None
     # Subsets of accesses are asked about only where no lane chooses at run time.
     if refuted and bound.everywhere and not conflict_free and not case.chooses:
         sentences, clique = _why_none(case, proof)
         reasons += sentences
-        clash, minimal = questions.smallest_clash(questions.accesses)
+        clash, clash_is_minimal = questions.smallest_clash(questions.accesses)
     other_clashes, relaxations = questions.other_clashes(clash), list[Relaxation]()
     if not conflict_free:
         relaxations += [*questions.looser_constraints(), *questions.left_out(clash)]
@@ -201,7 +203,7 @@ def _explain_tile(problem: Problem, gpu: Device, progress: Progress) -> Explanat
         offset=result.offset,
         clique=clique,
         clashing_accesses=names(clash),
-        clash_is_minimal=minimal,
+        clash_is_minimal=clash_is_minimal,
         other_clashes=tuple(other_clashes),
         relaxations=tuple(relaxations),
         reasons=tuple(reasons),
@@ -403,7 +405,7 @@ def _why_it_works(case: Case, result: Result, in_use: Node | None = None) -> Ite
     if (unsound := _why_unsound(case, before)) is not None:
         yield f"{subject} cannot hold this tile: {unsound}."
     worst: Instruction | None = None  # the one of the most excess before
-    # Row-major can be counted even where it tears vectors; such a formula may have no offsets to count.
+    # Row-major is counted even where it tears vectors; an unsound formula in use may have no offsets.
     if unsound is None or before is not in_use:
         table = case.table(before)
         reports = case.reports(case.count(table))

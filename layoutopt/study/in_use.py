@@ -58,7 +58,7 @@ class InUse(Struct, frozen=True, dict=True):
     case: Case  # the tile and its accesses, with one width for each
     node: Node | None  # the formula; None of a layout that is none, such as a table
     table: IntArray  # byte offsets of the elements of `case.lowered`, by row-major index
-    array: int | None = None  # bytes that the source declares; None where that is not known
+    array_bytes: int | None = None  # that the source declares; None where that is not known
 
     @property
     def tile_table(self) -> IntArray:
@@ -78,7 +78,7 @@ class InUse(Struct, frozen=True, dict=True):
     def declared(self) -> int:
         """Bytes of the array: as the source has it, else with every pitch in full where it is of pitches."""
         of_formula = declared_bytes(self.node, self.case.problem.tile) if self.node is not None else 0
-        return max(self.array if self.array is not None else of_formula, self.size)
+        return max(self.array_bytes if self.array_bytes is not None else of_formula, self.size)
 
     @cached_property
     def counts(self) -> tuple[Counts, ...]:
@@ -128,6 +128,7 @@ def in_use(case: Case, layout: AnyLayout | None) -> InUse:
     Raises:
         ProblemFileError: the file names none, or the layout cannot be read.
     """
+    # What is read is in the tile's own coordinates; `case.seen` has it in those of `case.lowered`.
     field, declared = "layout", None
     if layout is None:
         formula = formula_in_use(case.problem)
@@ -138,7 +139,7 @@ def in_use(case: Case, layout: AnyLayout | None) -> InUse:
             declared = case.problem.published.bytes
     if isinstance(layout, str):
         node, tile_table = _node_and_table(case, layout, field)
-        return InUse(case, node, case.seen(tile_table), array=declared)
+        return InUse(case, node, case.seen(tile_table), array_bytes=declared)
     if isinstance(layout, Result):
         if layout.layout is None:
             raise ProblemFileError(field, f"a result without a layout: {layout.status}")
@@ -148,9 +149,9 @@ def in_use(case: Case, layout: AnyLayout | None) -> InUse:
             table = case.table(layout)
         except LayoutError as error:
             raise ProblemFileError(field, str(error)) from None
-        # A swizzle may reach past the pitches in full.
-        return InUse(case, None, table, array=max(layout.declared_bytes, case.size(table)))
-    return InUse(case, None, case.seen(_array_table(case, layout)))  # byte offsets
+        # With every pitch in full, unless a swizzle reaches beyond.
+        return InUse(case, None, table, array_bytes=max(layout.declared_bytes, case.size(table)))
+    return InUse(case, None, case.seen(_array_table(case, layout)))
 
 
 def _node_and_table(case: Case, text: str, field: str) -> tuple[Node, IntArray]:
@@ -262,7 +263,7 @@ def _bound_errors(used: InUse) -> Iterator[Finding]:
     low, high = int(used.table.argmin()), int(used.table.argmax())
     if used.table[low] < 0:
         yield Finding("out_of_bounds", f"{used.at(low)} lies at byte {int(used.table[low])}")
-    limits = ("max_bytes", used.case.problem.layout.max_bytes), ("the declared array", used.array)
+    limits = ("max_bytes", used.case.problem.layout.max_bytes), ("the declared array", used.array_bytes)
     for what, limit in limits:
         if limit is not None and used.size > limit:
             text = f"{used.at(high)} ends at byte {used.size}; {what} holds {limit}"

@@ -185,22 +185,23 @@ class TileRows:
         return row if result.layout is None else self._costed(row, self.case.as_bytes(result.layout))
 
     def _counted_row(self, name: str, family: Family, searched: tuple[str, ...]) -> Row:
-        """The row `name`: the best layout of a family so small that every layout of it is counted.
+        """The row `name`: the best layout of `family`, which is so small that every layout of it is counted.
 
-        `searched` names the family and those that may be combined with it.
+        `searched` names the family and those that may be combined with it, whether the problem allows them
+        or not.
         """
         self.progress(family.title)
         case, limits = self.case, self.problem.layout
         period_bytes = max(access.rule.banks * access.rule.bank_bytes for access in case.lanes.accesses)
         allowed = tuple(f for f in searched if f in ("none", *self.allowed))
-        may_swizzle = limits.alignment_bytes is None or limits.alignment_bytes >= case.alignment(
-            swizzled=True
-        )
+        needed = case.alignment(swizzled=True)
+        may_swizzle = limits.alignment_bytes is None or limits.alignment_bytes >= needed
         bound = self.everything.proof.objective
         # Of the weighted excess, in the trace's unit: a layout that has it ends the counting.
         floor = int(bound.lower_bound * case.lanes.weight_unit) if bound.everywhere else 0
         with spending(self.budget):
             space = space_of(self.problem, case.lanes, period_bytes, allowed)
+            # Where none may swizzle, those of CuTe's layouts that have no swizzle are left.
             every_layout = cute_swizzles if name == "cute" and may_swizzle else plain_layouts
             layouts = every_layout(space, self.problem.tile.element_bytes)
             found, seconds = _timed(partial(best, layouts, self.counter, floor, limits.max_bytes))
@@ -212,8 +213,8 @@ class TileRows:
         label = family.label(found) + (" (in bytes)" if case.problem.tile.packed > 1 else "")
         status = Status.FEASIBLE if out_of_time else Status.OPTIMAL
         row = Row(name, family.title, status, reason=out_of_time, label=label, seconds=seconds)
-        in_tile = case.as_elements(found)  # it was found in the coordinates of `case.lowered`
-        return self._costed(row, case.as_bytes(in_tile))
+        # Found in the coordinates of `case.lowered`, it is costed in the tile's own, and over bytes.
+        return self._costed(row, case.as_bytes(case.as_elements(found)))
 
     def _rows_in_use(self) -> Iterator[Row]:
         """The layout in use and the published one, where the file has them."""
@@ -318,7 +319,8 @@ def solved(
 ) -> tuple[Case, Result]:
     """The problem with the lanes and widths chosen for its best layout, and that layout.
 
-    The search for it has half of the time left; free lanes are chosen before, in half of the time in force.
+    Where lanes are free, a first search chooses them in half of the time in force. The search for the layout
+    has half of what is left then.
 
     Args:
         problem, gpu, progress: as for `layoutopt.solve`.
@@ -339,11 +341,11 @@ def solved(
     with spending(current().part(_SEARCH_SHARE)):
         if known is not None:
             result = known
-        elif case.widths:  # open in the file, so that `case` is one of several
+        elif case.widths:  # open in the file: `case` has the widest of several
             result = solve(asked, gpu, Ask(progress=progress))
         else:
             result = solve_cases([case], ask).result
-    if case.widths:
+    if case.widths:  # those of the answer
         with unhurried():
             case = case_of_result(asked, gpu, result)
     return case, result

@@ -146,7 +146,7 @@ def views(
         ProblemFileError: there is no such layout, access, warp or iteration.
     """
     asked = _Asked(before, access, warp, iteration)
-    tiles, cases = asked.tiles(problem), []
+    tiles, cases = asked.tiles(problem), []  # `tile`: of a block, a tuple of the tile alone; else empty
     with deadline(time_limit):
         for tile, tile_problem in tiles:
             with fields_of(problem, *tile):
@@ -209,11 +209,9 @@ class _Asked(Struct, frozen=True):
         Args:
             problem, case: the tile and its accesses.
             tile: its name in a block; empty of a tile by itself.
-            part: the tile's layout and place in the answer; None where no layout was found.
+            part: what the tile has of the answer: its layout (`answer`), cut out of the one that its group
+                shares (`whole`), and its place; None where no layout was found.
             answer: of the whole problem, which says why none was.
-
-        Raises:
-            ProblemFileError: as for `views`.
         """
         layouts, notes, widths = [], [], {}
         if part is not None and part.whole is not None:  # what `whole` chose: lanes and widths

@@ -115,17 +115,13 @@ def with_faster(
 ) -> Result | Arrangement:
     """The answer with its estimate, hints, and a padded layout if one is estimated faster.
 
-    An answer of several tiles or with an estimate stays as it is, as does any where no time is left.
-
-    Args:
-        problem: what was solved.
-        answer: its answer.
-        gpu: the device.
-        left: seconds that the search left, of which a share is used; None for no limit.
+    An answer of several tiles or with an estimate stays as it is, as does any where no time is left. Of the
+    seconds that the search `left` (None for no limit), a share is used.
     """
-    budget = Budget(_SHARE * (DEFAULT_SECONDS if left is None else left)).portion(1, most=_MOST_EFFORT)
     if isinstance(problem, Block) or isinstance(answer, Arrangement):
         return answer
+    # Work ends it long before the time where there is much, so that the answer is the same on any machine.
+    budget = Budget(_SHARE * (DEFAULT_SECONDS if left is None else left)).portion(1, most=_MOST_EFFORT)
     if answer.layout is None or answer.estimate is not None or budget.spent:
         return answer
     with unhurried():
@@ -232,13 +228,7 @@ def with_hints(
 
     They name the constraints in the way, and the first thing that the file fixes and that helps if left to
     the solver. There are none where the solver chose widths or lanes already, values are known only at run
-    time, or the hardware dictates the layout, and none for several tiles.
-
-    Args:
-        problem: what was solved.
-        answer: its answer.
-        gpu: the device.
-        progress: called with a line of text before that starts.
+    time, or the hardware dictates the layout, and none for several tiles. `progress` hears of the search.
     """
     if isinstance(problem, Block) or isinstance(answer, Arrangement):
         return answer
