@@ -31,6 +31,7 @@ from layoutopt.search.proposal import Ask, of_tile
 from layoutopt.study.block import check_answer
 from layoutopt.study.check import PlacedAudit, check
 from layoutopt.study.comparison import Comparison, Row, TileOfRow, recommend
+from layoutopt.study.in_use import without_formulas
 from layoutopt.study.rows import ALL, NOT_ALLOWED, TileRows
 
 # The rows that stand in for one that a tile does not have: that of its layout in use, else the best of all.
@@ -354,7 +355,7 @@ class _BlockRows:
 
         constraints = {"families": families, "max_bytes": self.limit, "minimise": "excess"}
         accesses = tuple(map(settled, self.block.accesses))
-        asked = constrained(replace(self.block, accesses=accesses), **constraints)
+        asked = constrained(without_formulas(replace(self.block, accesses=accesses)), **constraints)
         with spending(self.budget.part(0.5)):
             answer = solve(asked, self.gpu, Ask(progress=self.progress))
         self.arranged[families] = answer

@@ -36,7 +36,7 @@ from layoutopt.proof.board import subject_of
 from layoutopt.proof.reasons import BY_HAND, CLIQUE, COUNTING, SOLVER, SearchLimits
 from layoutopt.search.block import solve
 from layoutopt.search.proposal import Ask, of_tile
-from layoutopt.study.in_use import node_in_use
+from layoutopt.study.in_use import node_in_use, without_formulas
 from layoutopt.study.relaxations import Relaxation, Relaxations, names
 from layoutopt.study.rows import solved
 
@@ -253,7 +253,7 @@ def _explain_block(block: Block, gpu: Device, progress: Progress) -> BlockExplan
 
     def solve_in_share(changed: Block) -> Arrangement:
         with spending(current().part(_ARRANGE_SHARE)):
-            return solve(changed, gpu, Ask(progress=progress))
+            return solve(without_formulas(changed), gpu, Ask(progress=progress))
 
     answer = solve_in_share(block)
     # What the GPU has for a block, whatever budget the file gives; None where that is not known.

@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
+from msgspec.structs import replace
 
 from layoutopt.accesses.lower import byte_table, bytes_formula, offset_formula
 from layoutopt.engine.by_hardware import check_direct_loads, descriptors
@@ -23,7 +24,7 @@ from layoutopt.ground.json_data import named_by
 from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import AccessReport, Result
 from layoutopt.problems.same_layout import room_bytes
-from layoutopt.problems.types import Problem
+from layoutopt.problems.types import Block, P, Problem, constrained
 from layoutopt.study.edits import changed_at, declared_bytes, operands
 
 _QUICK: Final = 1 << 17  # elements up to which offsets are computed whatever the clock says
@@ -50,6 +51,14 @@ def node_in_use(problem: Problem) -> Node | None:
     field, text = formula
     with named_by(field):
         return offset_formula(text, problem.tile)
+
+
+def without_formulas(problem: P) -> P:
+    """The problem for a search, which takes none that `layout.offset` fixes; of a block, of each tile."""
+    if isinstance(problem, Block):
+        tiles = (replace(tile, layout=replace(tile.layout, offset=None)) for tile in problem.tiles)
+        return replace(problem, tiles=tuple(tiles))
+    return constrained(problem, offset=None)
 
 
 class InUse(Struct, frozen=True, dict=True):

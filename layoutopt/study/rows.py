@@ -41,7 +41,7 @@ from layoutopt.search.proposal import Ask
 from layoutopt.search.solve import solve_cases
 from layoutopt.study.comparison import Row, RowAccess
 from layoutopt.study.edits import declared_bytes, nearest_edit
-from layoutopt.study.in_use import node_in_use
+from layoutopt.study.in_use import node_in_use, without_formulas
 
 ALL: Final = "all"
 # The layout in use, and the rows that are most likely to replace it.
@@ -331,7 +331,7 @@ def solved(
         OutOfTime: the time was over before the first layout.
         ProblemFileError: the problem contradicts itself.
     """
-    asked = constrained(problem, offset=None)
+    asked = without_formulas(problem)
     if problem.is_free:
         with spending(current().part(_SEARCH_SHARE)):
             asked = assigned(asked, known or solve(asked, gpu))

@@ -24,10 +24,10 @@ from layoutopt.layout.formula import element_expression
 from layoutopt.layout.layout import row_major
 from layoutopt.problems.answer import Arrangement, Result
 from layoutopt.problems.text import lanes_text, widths_text
-from layoutopt.problems.types import Block, NamedTile, Problem, constrained
+from layoutopt.problems.types import Block, NamedTile, Problem
 from layoutopt.search.block import solve
 from layoutopt.study.block import Part, placed
-from layoutopt.study.in_use import InUse, formula_in_use
+from layoutopt.study.in_use import InUse, formula_in_use, without_formulas
 
 SOLVED, NONE, PUBLISHED = "solved", "none", "published"
 MAX_BYTES = 1 << 24
@@ -156,9 +156,7 @@ def views(
                         others = "solve, check, compare and explain count them"
                         raise ProblemFileError(f"accesses[{i}].any", wrong + others)
                 cases.append(case_of(tile_problem, gpu))
-        if isinstance(problem, Problem):
-            problem = constrained(problem, offset=None)
-        answer = solve(problem, gpu)
+        answer = solve(without_formulas(problem), gpu)
     parts = {part.tile: part for part in placed(problem, gpu, answer).parts} if answer.has_layout else {}
     # A tile that no lane touches cannot be drawn: it is left out, or raises an error if there is no other.
     any_touched = any(case.lanes.taking_part for case in cases)

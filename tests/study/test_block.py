@@ -42,6 +42,22 @@ def test_rows_without_a_budget_are_those_of_arranging_each_family():
     assert [part.base_bytes for part in rows["published"].tiles] == [0, 2 * 1152]
 
 
+def test_layouts_in_use_are_no_layouts_that_a_search_must_keep():
+    """As of one tile: what is compared with them, explained beside them, and drawn behind them is solved."""
+    tiles = [{**tile, "layout": {"offset": "x0*8 + x1"}, "published": None} for tile in SET["tiles"]]
+    in_use, rows = compared(tiles=tiles, layout={"max_bytes": 3 * 1024})
+    assert (rows["in_use"].excess, rows["pad"].excess, rows["all"].excess) == (112, 112, 0)
+    assert rows["pad"].reason.startswith("without the limit 3,444 bytes")
+    explained = explain(in_use, time_limit=10)
+    assert explained.conflict_free
+    assert all("In use, x0*8 + x1:" in str(tile.explanation.reasons) for tile in explained.tiles)
+    drawn = views(
+        in_use, device("sm_90"), before="published", access="columns A", warp=0, iteration={}, time_limit=10
+    )
+    conflicts = {shown.name: shown.excess for shown in drawn.layouts}
+    assert (conflicts["in use"], conflicts["solved"]) == (56, 0)
+
+
 def test_elements_wider_than_their_accesses_are_aligned_where_the_tile_lies():
     """Structures of 12 bytes end at 108, where no element of 8 bytes begins."""
     tiles = problem_of("""32 threads
