@@ -209,7 +209,8 @@ def _work_of_lanes(problem: Problem, access: Access, lanes: LaneTrace) -> Work:
     if math.prod(high - low for low, high in box) != len(starts) * width:
         raise ProblemFileError("index", "free lanes cover a box of the tile, without gaps")
     work = work_on_box(problem, access, box, first=first, threads=threads, width=width)
-    # The file's own loops stay where they can count rounds and, the last of them, the steps of a unit.
+    # The file's own loops stay where they run as often and the last of them, if a unit takes several steps,
+    # counts these.
     given = replace(work, loops=access.loops)
     counts_steps = work.steps == 1 or given.step_loop is not None
     return given if iterations == work.rounds * work.steps and counts_steps else work

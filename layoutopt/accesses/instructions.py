@@ -142,7 +142,7 @@ def vector_orders(free: Sequence[Owned], fixed: Sequence[Step]) -> list[tuple[St
         free: accesses whose instructions are free.
         fixed: the steps of vectors that the file prescribes; every order begins with them.
     """
-    longest = (ROW_BYTES // free[0].size).bit_length() - 1  # steps of the widest vector
+    longest = (ROW_BYTES // free[0].size).bit_length() - 1  # steps of the widest vector; all have one size
 
     def rank(step: Step) -> tuple[int, ...]:
         """Rises from the best step; of those as near, the last dimension and short steps come first."""

@@ -154,13 +154,7 @@ def expression_ranges(threads: int, lanes: int, loops: Mapping[str, int]) -> dic
 def environment(
     access: Access, threads: int, lanes: int, iterations: range | IntArray | None = None
 ) -> dict[str, IntArray]:
-    """Values of every variable that the access's expressions may use.
-
-    Args:
-        access: whose loops.
-        threads: of the block.
-        lanes: of a warp.
-        iterations: their numbers; None for all.
+    """Values of every variable that the access's expressions may use, in these iterations (None for all).
 
     Returns:
         int64 arrays that broadcast to shape (iterations, threads); the last loop variable is fastest.

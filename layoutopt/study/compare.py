@@ -79,7 +79,7 @@ def compare(
     no_estimate = next(filter(None, (why_no_estimate(tile.case) for tile in tiles)), None)
     widths = {name: width for tile in tiles for name, width in tile.case.widths.items()}
     advice = recommend(marked, dictated=dictated, no_estimate=no_estimate)
-    _, borrowed = timing_of(gpu)
+    _, borrowed = timing_of(gpu)  # the device whose coefficients estimates take, if they are not its own
     return Comparison(
         problem.name, gpu.name, problem.threads, marked, advice, widths,
         borrowed=borrowed, no_estimate=no_estimate,
@@ -356,7 +356,7 @@ class _BlockRows:
         constraints = {"families": families, "max_bytes": self.limit, "minimise": "excess"}
         accesses = tuple(map(settled, self.block.accesses))
         asked = constrained(without_formulas(replace(self.block, accesses=accesses)), **constraints)
-        with spending(self.budget.part(0.5)):
+        with spending(self.budget.part(0.5)):  # the next row gets half of what is left then
             answer = solve(asked, self.gpu, Ask(progress=self.progress))
         self.arranged[families] = answer
         return answer

@@ -171,7 +171,7 @@ def nearest_edit(node: Node, case: Case) -> Edit | None:
     most_alignment = math.inf if limits.alignment_bytes is None else limits.alignment_bytes
     if case.alignment(has_xor(node)) > most_alignment or (is_large(case, node) and current().spent):
         return None
-    before = _sort_key(case, node)
+    before = _sort_key(case, node)  # None where it is no layout of the tile
     period_bytes = max(access.rule.banks * access.rule.bank_bytes for access in case.lanes.accesses)
     every = edits(node, period=max(2, period_bytes * 8 // tile.element_bits))
     candidates = (edit for edit in every if _obeys_constraints(edit, limits, tile))

@@ -100,7 +100,7 @@ def solve(
     ask = Ask(conflict_free, workers, told(progress), method)
 
     def work() -> Result | Arrangement:
-        found = known or block.solve(problem, gpu, ask)
+        found = known or block.solve(problem, gpu, ask)  # takes of the budget, whose `seconds` are those left
         return found if budget.stopped else with_faster(problem, found, gpu, left=budget.seconds)
 
     with deadline(time_limit) as budget:
