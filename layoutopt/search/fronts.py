@@ -79,15 +79,16 @@ class Unit:
     plain: "Front | None" = None  # layouts that need the plain alignment only; None until they may matter
 
     @property
-    def chooses_widths(self) -> bool:
-        """Whether the width of an access is to be chosen."""
-        return any(isinstance(access.bytes, tuple) for access in self.asked.accesses)
+    def chooses_instructions(self) -> bool:
+        """Whether the width or the instruction of an access is to be chosen, so that excess says too little."""
+        widths_open = any(isinstance(access.bytes, tuple) for access in self.asked.accesses)
+        return widths_open or self.asked.chooses_instructions
 
     @property
     def is_settled(self) -> bool:
         """Whether lanes and widths are fixed, and excess or bytes come first: `case` is then all of it."""
         objective = self.asked.layout.objective
-        return objective.counts_only and not self.asked.is_free and not self.chooses_widths
+        return objective.counts_only and not self.asked.is_free and not self.chooses_instructions
 
     def value(self, answer: Answer) -> Fraction:
         """What the objective minimises first: index cost, time, weighted excess, or wavefronts."""
@@ -97,7 +98,7 @@ class Unit:
             return Fraction(cost.value if cost is not None else 0)
         if objective.time_first:
             return exact(result.estimate.cycles if result.estimate is not None else 0)
-        if self.chooses_widths:
+        if self.chooses_instructions:
             return exact(answer.wavefronts)
         return exact(result.weighted_excess or 0)
 

@@ -416,3 +416,18 @@ def test_no_choice_has_all_of_the_work_but_the_last(monkeypatch):
     )
     solve(problem_of("32x32 f32, 32 threads", "rows: store 16|8|4 [tid, 0]"), time_limit=1000)
     assert given == [pytest.approx(500, abs=60), pytest.approx(500, abs=60), None]
+
+
+def test_a_tile_of_a_block_takes_the_instructions_that_it_takes_alone():
+    """Rows that loads of 16 bytes read in 32 wavefronts, beside another tile."""
+    rows = {"name": "r", "op": "load", "bytes": 4, "index": ["i", "lane"], "for": {"i": 32}}
+    rows["instructions"] = "free"
+    tile = {"shape": [32, 32], "element": "f32"}
+    tiles = [{**tile, "name": name} for name in "AB"]
+    column = {"tile": "B", "name": "c", "op": "load", "bytes": 4, "index": ["tid", 0]}
+    block = problem({"threads": 32, "tiles": tiles, "accesses": [{**rows, "tile": "A"}, column]})
+    found = solve(block)
+    alone = solve(problem({"threads": 32, "tile": tile, "accesses": [rows]}))
+    (of_tile,) = (part.result.accesses[0] for part in found.tiles if part.tiles == ("A",))
+    assert (of_tile.op, of_tile.bytes, of_tile.wavefronts) == ("load", 16, alone.accesses[0].wavefronts)
+    assert "alignas" in layoutopt.emit(block, found)
