@@ -80,7 +80,7 @@ class Unit:
 
     @property
     def chooses_instructions(self) -> bool:
-        """Whether the width or the instruction of an access is to be chosen, so that excess says too little."""
+        """Whether widths or instructions are to be chosen, so that excess alone says too little."""
         widths_open = any(isinstance(access.bytes, tuple) for access in self.asked.accesses)
         return widths_open or self.asked.chooses_instructions
 
