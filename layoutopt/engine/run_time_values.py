@@ -108,7 +108,8 @@ def choices(problem: Problem, looped: Trace, device: Device) -> dict[str, Choice
 def _choice(access: Access, lanes: LaneTrace, warps: int, element_bytes: int) -> ChoiceTrace:
     """The run-time choices of one access's lanes, in a block of so many warps.
 
-    `lanes` is its trace with a loop over the values inside all others (`with_loops`).
+    The distinct instructions, which of them each warp executes, and the worst case of each, over the values,
+    that no layout undercuts. `lanes` is its trace with a loop over the values inside all others.
     """
     values, width = math.prod(access.any.values()), lanes.operation.width_bytes
     weight = lanes.weight.reshape(-1, values, warps)
@@ -123,12 +124,12 @@ def _choice(access: Access, lanes: LaneTrace, warps: int, element_bytes: int) ->
     if len(distinct) > MAX_DISTINCT:
         what = f"{len(distinct):,} instructions choose from different elements"
         raise ProblemFileError("any", f"{what}, of at most {MAX_DISTINCT:,}")
-    apart_bytes, rule = max(width, element_bytes), lanes.rule
+    apart_bytes, rule = max(width, element_bytes), lanes.rule  # of lanes that choose different elements
     if width > (row_bytes := rule.banks * rule.bank_bytes):
         wider = f"accesses wider than the {row_bytes} bytes of a row of banks"
         raise ProblemFileError("bytes", f"values known only at run time are not counted for {wider}")
     units, per_unit = _units(lanes.operation, rule), _elements_per_word(apart_bytes, rule)
-    least = []
+    least = []  # wavefronts
     for elements in current().each(distinct):
         # Elements stand for addresses: both differ in every layout, or in none.
         of_phases = (
@@ -137,7 +138,7 @@ def _choice(access: Access, lanes: LaneTrace, warps: int, element_bytes: int) ->
         )
         least.append(units.requests * sum(of_phases))
     return ChoiceTrace(
-        replace(lanes, weight=weight[:, 0].ravel()),
+        replace(lanes, weight=weight[:, 0].ravel()),  # by iteration and warp, all values together
         access.any_is,
         distinct=distinct,
         number=number,

@@ -316,17 +316,19 @@ def cooled(
 ) -> bool:
     """Make moves, those that cost more ever more rarely; whether a placement as good as `goal` was found.
 
-    Changes `placed`, whose `best` is then that placement. Work is counted in units visited.
+    Changes `placed`, whose `best` has the least excess, then the fewest columns with more chunks than they
+    have room for; squares only tell placements of equal excess apart. Work is counted in visits of units,
+    the words that a phase touches in a chunk.
 
     Args:
         until: visits at which to return, as the caller looks at the clock.
         end: visits of the whole round; the temperature is then `schedule.coldest`.
     """
-    totals, temperature = placed.totals, schedule.warmest
+    totals, temperature = placed.totals, 0.0
     while totals[_VISITED] < until:
         totals[_MOVES] += 1
         now = totals[_MOVES]
-        if now % 64 == 1:  # often enough, and a power is dear
+        if now % 64 == 1 or temperature == 0:  # often enough, and a power is dear
             cooling = schedule.coldest / schedule.warmest
             temperature = schedule.warmest * cooling ** (totals[_VISITED] / end)
         count = _chain(board, placed, moves, now)

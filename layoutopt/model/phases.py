@@ -191,7 +191,8 @@ def _counting_bound(phases: PhaseSet, element_bytes: int, held_by: Blocks) -> In
     element = np.where(present, elements, 0)
     block_bytes, place = held_by.width[element], held_by.place[element]
     has_word = present & (block_bytes >= bank_bytes)
-    # Elements whose block is narrower than a word may share words: as many as can start in one.
+    # Elements whose block is narrower than a word may share words: as many as can start in one. They are
+    # distinct, or wait for each other, which the last bound counts.
     loose = (present & ~has_word).sum(axis=1)
     loose_words = -(-loose // -(-bank_bytes // element_bytes))
     # A word is named by the byte of the row-major tile where it starts.

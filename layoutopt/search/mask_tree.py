@@ -273,7 +273,7 @@ class _Tree:
         """Search, depth first, all ways to complete `masks` that may beat `self.best`, and keep what does.
 
         Branches on the bank bit with the fewest masks whose bound is low enough. A class: the words of a
-        phase that the chosen rows do not tell apart (see the module).
+        phase that the chosen masks do not tell apart (see the module), each as the lane that touches it.
 
         Args:
             rows: the masks that may still be chosen, by bank bit without one.
@@ -281,7 +281,8 @@ class _Tree:
             classes: the lanes of each class, as bits, shape (classes, phases).
             depth: by phase, how many bits with a mask select a bank.
             masks: chosen so far, by bank bit.
-            patterns: flips of the last block, as in `_patterns`, that the chosen masks leave possible.
+            patterns: bank bits that may be flipped in the last block of offsets, which is only partly filled,
+                so that the layout is no larger than asked; those that agree with the chosen masks.
         """
         rows, bounds = {**rows}, {**bounds}
         for bit, row in rows.items():

@@ -372,7 +372,7 @@ class Scene:
         return sum(code.instructions.total for code in codes)
 
     def proposal(self, solution: Solution, excess_bound: int) -> Proposal:
-        """The proposal of a solution.
+        """The proposal of a solution, or of an unswizzled one where it turns out larger than the limit.
 
         `excess_bound`: proved of the weighted excess of every layout of the families, within the limit.
         """
@@ -398,8 +398,8 @@ class Scene:
             Found(layout, solution.family, solution.excess, size),
             excess_bound=excess_proved,
             bytes_bound=bytes_proved,
-            plain_bound=Proved(self.plain_floor),
-            left_open=self.objective.instructions_first,
+            plain_bound=Proved(self.plain_floor),  # of the excess without weights
+            left_open=self.objective.instructions_first,  # what the index costs is not bounded here
             left=_COST_OPEN if self.objective.instructions_first else STOPPED,
             model=self.tally.growth,
         )

@@ -331,18 +331,19 @@ def solved(
         OutOfTime: the time was over before the first layout.
         ProblemFileError: the problem contradicts itself.
     """
-    asked = without_formulas(problem)
+    asked = without_formulas(problem)  # without the layout that the file says is in use
     if problem.is_free:
         with spending(current().part(_SEARCH_SHARE)):
             asked = assigned(asked, known or solve(asked, gpu))
     asked = constrained(asked, **constraints)
     case = case_of(asked, gpu)
-    ask = Ask(progress=progress, every_layout=not current().spent)  # without time, no proof is sought
+    # Without time, no proof is sought.
+    ask = Ask(progress=progress, every_layout=not current().spent)
     with spending(current().part(_SEARCH_SHARE)):
         if known is not None:
             result = known
         elif case.widths:  # open in the file: `case` has the widest of several
-            result = solve(asked, gpu, Ask(progress=progress))
+            result = solve(asked, gpu, ask)
         else:
             result = solve_cases([case], ask).result
     if case.widths:  # those of the answer
