@@ -23,7 +23,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from layoutopt.accesses.view import View, view_of
+from layoutopt.accesses.view import View, vector_steps, view_of
 from layoutopt.errors import LayoutError, ProblemFileError, under
 from layoutopt.expressions.grammar import Const, Node, Op, Var, parse, substituted, tabulated
 from layoutopt.expressions.simplify import simplify
@@ -177,7 +177,7 @@ def with_widths(problem: Problem, widths: Mapping[str, int]) -> Problem:
     """
     accesses = []
     for i, access in enumerate(problem.accesses):
-        with under(f"accesses[{i}].bytes"):
+        with under(f"accesses[{i}]"):
             accesses.append(_with_width(access, widths.get(access.name), problem.tile))
     return replace(problem, accesses=tuple(accesses))
 
@@ -197,18 +197,25 @@ def _with_width(access: Access, width: int | None, tile: Tile) -> Access:
     widest = max(access.bytes)
     width = widest if width is None else width
     if width not in access.bytes:
-        raise ProblemFileError("", f"expected a choice out of {list(access.bytes)}, got {width}")
+        raise ProblemFileError("bytes", f"expected a choice out of {list(access.bytes)}, got {width}")
     if width == widest:
         return replace(access, bytes=width)
     if width < 1 or widest % width or 8 * width % tile.element_bits:
         must = f"must divide {widest} and hold whole elements of {tile.element_bits} bits"
-        raise ProblemFileError("", f"{width} bytes {must}")
+        raise ProblemFileError("bytes", f"{width} bytes {must}")
     variable = "part"
     while variable in access.loops or variable in access.any:
         variable += "_"
     elements = 8 * width // tile.element_bits
-    index = (*access.index[:-1], f"({access.index[-1]}) + {elements}*{variable}")
-    return replace(access, bytes=width, index=index, loops={**access.loops, variable: widest // width})
+    index = list(access.index)
+    if access.vector is None:
+        index[-1] = f"({index[-1]}) + {elements}*{variable}"
+    else:  # a part takes the first steps of the vector, and bit k of its number is the k-th step behind them
+        steps = vector_steps(replace(access, bytes=widest), tile)[elements.bit_length() - 1 :]
+        for k, (dim, distance) in enumerate(steps):
+            index[dim] = f"({index[dim]}) + {distance}*({variable} // {1 << k} % 2)"
+    loops = {**access.loops, variable: widest // width}
+    return replace(access, bytes=width, index=tuple(index), loops=loops)
 
 
 def assigned(problem: Problem, result: Result) -> Problem:

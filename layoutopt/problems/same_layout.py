@@ -14,6 +14,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.layout import Layout, Target, row_major
 from layoutopt.problems.types import FAMILIES, Block, NamedTile, Problem, Tile, constrained
@@ -106,6 +107,16 @@ def beginning(layout: Layout, tile: Tile) -> Layout | None:
         packed=layout.packed,
         interval=(layout.interval[0] // ratio, layout.interval[1] // ratio),
     )
+
+
+def beginning_bytes(offsets: IntArray, tile: Tile, whole: Tile) -> int:
+    """Bytes to the end of a tile that shares the layout of `whole`, whose byte offsets are `offsets`.
+
+    `offsets`: of the elements of `whole` by row-major index. The tile is their beginning; its own elements
+    may be larger.
+    """
+    count = tile.elements * tile.element_bits // whole.element_bits
+    return int(offsets[:count].max()) + whole.storage.element_bytes
 
 
 def _fewer_rows(layout: Layout, shape: tuple[int, ...]) -> Layout:

@@ -30,7 +30,7 @@ from layoutopt.problems.answer import (
     Result,
     Status,
 )
-from layoutopt.problems.same_layout import groups, within_room
+from layoutopt.problems.same_layout import beginning_bytes, groups, within_room
 from layoutopt.problems.types import Block, Problem
 from layoutopt.search.choices import solve_tile, what_ended
 from layoutopt.search.dictated import side_by_side
@@ -267,8 +267,10 @@ def _placed(unit: Unit, point: Point, base: int) -> PlacedTile:
     same_bytes = len(unit.copies) < len(unit.tiles)
     places, next_base = [], base
     for k, tile in enumerate(unit.tiles):
-        size = point.sizes[0 if same_bytes else k]
-        place = Place(tile.name, next_base, tile.stages, rounded_up(size, point.alignment), size)
+        size = own_size = point.sizes[0 if same_bytes else k]
+        if same_bytes:  # of which a smaller tile takes the beginning
+            own_size = beginning_bytes(point.result.table().ravel(), tile, unit.asked.tile)
+        place = Place(tile.name, next_base, tile.stages, rounded_up(size, point.alignment), own_size)
         places.append(place)
         if not same_bytes:
             next_base += place.stages * place.stage_bytes

@@ -18,7 +18,7 @@ from layoutopt.ground.escape import described
 from layoutopt.hardware.devices import Device
 from layoutopt.layout.formula import coordinate_ranges, element_expression
 from layoutopt.problems.answer import EVERY_LAYOUT, Arrangement, Bound, Proof, Result, Stages, Status
-from layoutopt.problems.same_layout import Groups, alike, beginning, groups, viewed_index
+from layoutopt.problems.same_layout import Groups, alike, beginning, beginning_bytes, groups, viewed_index
 from layoutopt.problems.types import Block, Problem, Tile
 from layoutopt.study.check import check
 
@@ -100,14 +100,12 @@ def _check_places(block: Block, tiles: Groups, answer: Arrangement) -> None:
     """Check that every tile has its stages, each of the bytes that its layout takes: ProblemFileError."""
     by_name = {tile.name: tile for tile in block.tiles}
     for k, ((_, shared), layout) in enumerate(zip(tiles, answer.tiles, strict=True)):
-        offsets, whole = layout.result.table().ravel(), shared.tile
+        offsets = layout.result.table().ravel()
         for j, place in enumerate(layout.places):
             tile, at = by_name[place.tile], f"tiles[{k}].places[{j}]"
             if place.stages != tile.stages:
                 raise ProblemFileError(f"{at}.stages", f"expected {tile.stages}, as the file has it")
-            # A tile is the beginning of `whole`, in row-major order; its elements may be larger.
-            count = tile.elements * tile.element_bits // whole.element_bits
-            least = int(offsets[:count].max()) + whole.storage.element_bytes
+            least = beginning_bytes(offsets, tile, shared.tile)
             if place.bytes < least:
                 raise ProblemFileError(f"{at}.bytes", f"{place.tile} takes {least}, not {place.bytes}")
 

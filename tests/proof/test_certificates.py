@@ -162,3 +162,29 @@ KNOWN = [
 def test_vector_types_and_the_two_copies_of_16_bytes_are_known(element, access):
     data = data_of(f"32x4 {element}, 32 threads; target H100", access)
     holds(data, certified(data))
+
+
+@pytest.mark.parametrize(("first", "code"), [("bytes", 0), ("instructions", 3), ("time", 3)])
+def test_a_certificate_of_a_block_has_the_objective_of_its_tiles(first, code):
+    data = data_of(
+        """32 threads; name two; target sm_90
+        tile A: 32x32 f32
+        tile B: 32x32 f32
+        rows: load 4 [i, lane]; i<32; tile A
+        columns: load 4 [lane, i]; i<32; tile B""",
+        layout={"minimise": first},
+    )
+    holds(data, certified(data), code=code)
+
+
+def test_a_certificate_has_the_bytes_of_a_smaller_tile_in_the_same_bytes():
+    data = data_of(
+        """32 threads; name two; target sm_90
+        tile A: 8x16 f16
+        tile B: 8x16 f32
+        a: store 4 [tid // 8 + 4*i, tid % 8 * 2]; i<2; tile A
+        b: store 8 [tid // 8 + 4*i, tid % 8 * 2]; i<2; tile B""",
+        overlay=[["A"], ["B"]],
+        same_layout=True,
+    )
+    holds(data, certified(data))

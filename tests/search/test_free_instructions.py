@@ -431,3 +431,12 @@ def test_a_tile_of_a_block_takes_the_instructions_that_it_takes_alone():
     (of_tile,) = (part.result.accesses[0] for part in found.tiles if part.tiles == ("A",))
     assert (of_tile.op, of_tile.bytes, of_tile.wavefronts) == ("load", 16, alone.accesses[0].wavefronts)
     assert "alignas" in layoutopt.emit(block, found)
+
+
+@pytest.mark.parametrize("width", [16, 8, 4])
+def test_a_narrower_access_covers_the_vector_of_the_widest(width):
+    """Four elements down a column in one store, in two pairs or one by one: the same elements in each."""
+    store = access_from("store: store 16|8|4 [tid % 8 * 4, tid // 8]")
+    asked = problem_of("32x8 f32, 64 threads", {**store, "vector": [[1, 0], [2, 0]]})
+    (lanes,) = case_of(asked, device("sm_90"), {"store": width}).lanes.accesses
+    assert sorted(lanes.vectors.ravel().tolist()) == list(range(256))

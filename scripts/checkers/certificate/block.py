@@ -215,6 +215,7 @@ def tile_problem(block, names):
     pitches = [c["pitch_multiple_bytes"] for c in (constraints, common) if c.get("pitch_multiple_bytes")]
     layout |= {"alignment_bytes": min(aligned)} if aligned else {}
     layout |= {"pitch_multiple_bytes": math.lcm(*pitches)} if pitches else {}
+    layout |= {"minimise": common["minimise"]} if common.get("minimise") else {}
     several = len({tile_bytes(tile) for tile in mine}) > 1 and block.get("same_layout") is not True
     ops = [str(access.get("op")) for access in block["accesses"] if access.get("tile") in names]
     if several and not any(map(DIRECT.fullmatch, ops)):
