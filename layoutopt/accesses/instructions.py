@@ -10,7 +10,7 @@ and a matrix instruction where the rows of 16 bytes and the lanes are as it has 
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from itertools import starmap
 from typing import Final
@@ -83,11 +83,14 @@ def _wrong_if_free(problem: Problem, number: int) -> Wrong:
         yield f"{field}.bytes", f"where instructions are free, an access moves {what}"
 
 
-def with_free_instructions(problem: Problem) -> Problem | None:
-    """The problem with the instructions of all loads and stores free that may be; None where none may."""
+def with_free_instructions(problem: Problem, but: Collection[str] = ()) -> Problem | None:
+    """The problem with the instructions of all loads and stores free that may be; None where none may.
+
+    `but`: names of accesses that stay as they are.
+    """
 
     def freed(number: int, access: Access) -> Access:
-        if access.any or access.is_free or why_not_free(problem, number) is not None:
+        if access.name in but or access.any or access.is_free or why_not_free(problem, number) is not None:
             return access
         return replace(access, instructions="free")
 

@@ -175,7 +175,8 @@ def _explain_tile(problem: Problem, gpu: Device, progress: Progress) -> Explanat
     scope = ALLOWED if conflict_free is False and not bound.lower_bound else bound.scope
     with unhurried():  # told even where no time is left
         reasons = [*_why_it_works(case, result, in_use)]
-    questions = Relaxations(case)
+    left_open = (a.name for a in problem.accesses if a.is_free or isinstance(a.bytes, tuple))
+    questions = Relaxations(case, frozenset(left_open))
     # Accesses that no layout serves together; whether it takes each of them; words that meet pairwise.
     clash, clash_is_minimal, clique = list[Access](), False, None
     # Subsets of accesses are asked about only where no lane chooses at run time.

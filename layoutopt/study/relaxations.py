@@ -51,6 +51,9 @@ class Relaxations(Struct, frozen=True):
     """Questions about a case, and about subsets of its accesses, each of these asked once."""
 
     case: Case  # the problem, whose lanes choose nothing at run time, but for `looser_constraints`
+    # Accesses of which the file leaves lanes, values, instructions or the width to the solver: it may leave
+    # nothing else of them.
+    left_open: frozenset[str] = frozenset()
     _answers: dict[tuple[str, ...], bool | None] = {}
 
     @property
@@ -176,7 +179,8 @@ class Relaxations(Struct, frozen=True):
     def narrower(self, layout: Layout) -> Iterator[Relaxation]:
         """Narrower accesses with fewer wavefronts in all."""
         asked = self.case.asked
-        widths = {a.name: choices for a in asked.accesses if len(choices := self._widths(a)) > 1}
+        given = (a for a in asked.accesses if a.name not in self.left_open)
+        widths = {a.name: choices for a in given if len(choices := self._widths(a)) > 1}
         while math.prod(map(len, widths.values())) > MAX_WIDTH_CHOICES:  # that a problem may leave open
             widths.popitem()
         if not widths:
@@ -209,7 +213,7 @@ class Relaxations(Struct, frozen=True):
 
     def instructions(self, layout: Layout) -> Iterator[Relaxation]:
         """Instructions with fewer wavefronts in all, of accesses whose own are given."""
-        case, asked = self.case, with_free_instructions(self.case.problem)
+        case, asked = self.case, with_free_instructions(self.case.problem, self.left_open)
         if asked is None or case.chooses or (better := self._better_choice(asked, layout)) is None:
             return
         changes = []
@@ -231,7 +235,7 @@ class Relaxations(Struct, frozen=True):
         lanes lie now.
         """
         problem = self.case.problem
-        named = [(k, a) for k, a in enumerate(problem.accesses) if a.name in accesses]
+        named = [(k, a) for k, a in enumerate(problem.accesses) if a.name in {*accesses} - self.left_open]
         for number, source in named[:_MAX_FREED]:
             for words, freed in current().while_left(_freed_versions(source, self._lane_dimension(number))):
                 changed = tuple(freed if a is source else a for a in problem.accesses)

@@ -495,3 +495,13 @@ def test_the_estimate_of_loops_that_diverge_is_not_made_and_recommends_nothing()
     assert (first.returncode, json.loads(first.stdout)["estimate"]) == (0, None)
     same = problem_of("128x32 f32, 32 threads", "a: load 4 [i, tid]; i<128; where tid < 8")
     assert why_no_estimate(case_of(same, device("sm_90"))) is None  # lanes that stay the same
+
+
+def test_nothing_more_is_said_of_an_access_that_leaves_something_to_the_solver():
+    """A file whose lanes are free gives one width, and its own instructions; values are free in the lanes given."""
+    asked = from_data(data_of("12x64 f32, 32 threads",
+        {"name": "a", "op": "load", "bytes": 8, "lanes": "free", "global": {"contiguous": 32, "order": "column"}},
+        "b: store 4 [(tid + 32*n) % 12, (tid + 32*n) // 12 % 64]; n<24; weight 2"))  # fmt: skip
+    found = explain(asked).relaxations
+    assert {r.kind for r in found if r.access == "a" or "`a`" in r.message} == {"drop_access"}
+    assert "free_lanes" in {r.kind for r in found if r.access == "b"}
