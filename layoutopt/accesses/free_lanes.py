@@ -259,8 +259,9 @@ def _served_by_warp(problem: Problem, gpu: Device, movable: Sequence[FreeAccess]
     numbers = {free.number for free in movable}
     for k, access in enumerate(problem.accesses):
         if rules and k not in numbers and access.hardware is None:
-            other = parse_operation(access.op, access.single_width)
-            if (other.kind, other.width_bytes) in rules:
+            widths = access.bytes if isinstance(access.bytes, tuple) else (access.bytes,)
+            others = (parse_operation(access.op, width) for width in widths)
+            if any((other.kind, other.width_bytes) in rules for other in others):
                 return gpu
     return replace(gpu, rules={**gpu.rules, **rules}) if rules else gpu
 

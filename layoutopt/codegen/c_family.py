@@ -372,7 +372,7 @@ def unused(body: str, known: Iterable[str]) -> list[str]:
     return [f"    (void){p};" for p in known if p not in words]
 
 
-# Keywords of the four languages, and names that the functions use.
+# Keywords of the four languages, macros of their headers, and names that the functions use.
 _RESERVED: Final = frozenset(
     re.findall(
         r"\w+",
@@ -385,6 +385,7 @@ _RESERVED: Final = frozenset(
         requires restrict return short signed sizeof static static_assert static_cast struct switch
         template this thread_local throw true try typedef typeid typename uint uint32_t uchar ulong
         ushort union unsigned using virtual void volatile wchar_t while xor xor_eq
+        NULL EOF NAN INFINITY errno stdin stdout stderr
         base body bytes smem source address v global local constant pipe
         cell cells cycles in out repeat repeats start sum tile visit word
         """,

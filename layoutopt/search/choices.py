@@ -282,9 +282,10 @@ class _Instructions(_Open):
         """A hint with what the file's own instructions cost at best, where others were chosen."""
         if self.rank_in_file not in (None, best.rank):
             (before, size, _), (after, *_) = self.rank_in_file, best.rank
+            what = "weighted wavefronts" if best.answer.case.has_weights else "wavefronts"
             yield (
                 f"with the instructions as the file has them, the best layout found takes {before:,g} "
-                f"wavefronts in {size:,} bytes; these take {after:,g}"
+                f"{what} in {size:,} bytes; these take {after:,g}"
             )
 
 

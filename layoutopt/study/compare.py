@@ -6,12 +6,13 @@ again with the families of the row, so that the row is the least excess that fit
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from layoutopt.accesses.lower import with_widths
 from layoutopt.engine.estimate import timing_of, why_no_estimate
 from layoutopt.files.checks import fields_of
 from layoutopt.ground.budget import Budget, spending
@@ -20,7 +21,7 @@ from layoutopt.hardware.devices import Device
 from layoutopt.hardware.occupancy import occupancy
 from layoutopt.layout.families import comparison_rows
 from layoutopt.problems.answer import Arrangement, PlacedTile, Result, Status
-from layoutopt.problems.same_layout import groups, within_room
+from layoutopt.problems.same_layout import alike, groups, within_room
 from layoutopt.problems.target import target_of
 from layoutopt.problems.text import count_text
 from layoutopt.problems.types import FAMILIES, Access, Block, Problem, TileAccess, constrained
@@ -147,6 +148,21 @@ class _UnitRows(Struct, frozen=True):
         names = (family, *_STANDS_IN.get(family, ()))
         row = next((self.rows[name] for name in names if name in self.rows), None)
         return best if row is not None and row.reason == NOT_ALLOWED else row
+
+    def chosen(self, block: Block) -> Iterator[Access]:
+        """The accesses that the file leaves open, with the widths and lanes of the rows, in their own tiles.
+
+        Not lanes chosen in the coordinates of another tile that shares the layout: those stay open.
+        """
+        case = self.tile_rows.case
+        by_name = {access.name: access for access in case.problem.accesses}
+        for tile in self.unit.tiles:
+            asked = block.problem(tile)
+            for access, own in zip(asked.accesses, with_widths(asked, case.widths).accesses, strict=True):
+                if isinstance(access.bytes, tuple):
+                    yield own
+                elif access.is_free and alike(tile, self.unit.asked.tile):
+                    yield by_name[access.name]
 
     def laid(self, row: Row) -> _Laid:
         """The unit under the layout of one of its rows."""
@@ -345,13 +361,13 @@ class _BlockRows:
             is_theirs = used <= {*families} <= {*searched} and answer.status is Status.OPTIMAL
             if searched == families or (answer.tiles and is_theirs):
                 return answer
-        chosen = {a.name: a for unit in self.units for a in unit.tile_rows.case.problem.accesses}
+        chosen = {access.name: access for unit_rows in self.units for access in unit_rows.chosen(self.block)}
 
         def settled(access: TileAccess) -> TileAccess:
             """The access with what the rows of its tile chose for it, where the file leaves it open."""
-            own = {field: getattr(chosen[access.name], field) for field in Access.__struct_fields__}
-            is_open = access.is_free or isinstance(access.bytes, tuple)
-            return replace(access, **own) if is_open else access
+            own = chosen.get(access.name)
+            fields = Access.__struct_fields__ if own is not None else ()
+            return replace(access, **{field: getattr(own, field) for field in fields})
 
         constraints = {"families": families, "max_bytes": self.limit, "minimise": "excess"}
         accesses = tuple(map(settled, self.block.accesses))

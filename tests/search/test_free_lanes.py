@@ -360,3 +360,11 @@ def test_half_a_wavefront_proves_no_bytes():
     case = case_of(joint.natural, device("sm_90"))
     found = joint._proposal(case, result.layout, 1, result, replace(result, proof=proof))
     assert (found.excess_bound.lower_bound, found.bytes_bound.lower_bound) == (1, 16384)
+
+
+def test_lanes_are_free_beside_an_access_whose_width_is_open():
+    found = layoutopt.solve(problem_of(
+        "48x8 f16, 96 threads", "a: load 16|8 [tid % 48, 0]; where tid < 48",
+        {"name": "b", "op": "load", "bytes": 16, "lanes": "free", "global": {"contiguous": 32, "order": "column"}},
+    ))  # fmt: skip
+    assert (found.status, found.excess, found.accesses[0].bytes) == (Status.OPTIMAL, 0, 16)

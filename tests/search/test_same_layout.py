@@ -253,3 +253,18 @@ def test_a_smaller_tile_in_the_same_bytes_takes_the_beginning_of_the_layout():
     (layout,) = (found := solve(from_data(data))).tiles
     assert {place.tile: place.bytes for place in layout.places} == {"A": 256, "B": 512}
     check_answer(from_data(data), GPU, found)
+
+
+def test_a_width_chosen_in_a_shared_layout_is_one_in_the_tile_that_has_it():
+    """Halves and words share a layout in a budget that the pads of a row go beyond: it is solved again."""
+    asked = from_data(data_of(
+        """128 threads; name two
+        tile A: 8x16 f16
+        tile B: 8x16 f32; stages 2
+        a: load 16 [tid // 2 % 8, tid % 2 * 8]; tile A
+        b: load 16|8 [tid // 4 % 8, tid % 4 * 4]; tile B
+        c: load 16 [tid % 8, tid // 8 % 4 * 4]; tile B""",
+        same_layout=[["A", "B"]], layout={"max_bytes": 1536},
+    ))  # fmt: skip
+    rows = rows_of(compare(asked, time_limit=5))
+    assert (rows["all"].bytes, rows["all"].excess) == (solve(asked).bytes, 0)
