@@ -322,10 +322,7 @@ class _ArrayFix(NamedTuple):
                 why = "more than 48 KB must be allowed by cudaFuncSetAttribute"
                 raise ProblemFileError(array.name, f"{plan.move.text}: {why}")
         listed = self.code.compiled(plan.files)
-        program = next((kernel.read() for kernel in listed if kernel.name == now.program.name), None)
-        if program is None:
-            raise ProblemFileError(now.program.title, "the changed source has no such kernel")
-        program = replace(program, parameters=now.program.parameters)
+        program = replace(_same_kernel(now.program, listed).read(), parameters=now.program.parameters)
         evaluation = request.evaluated(program, launch)
         version = Version(plan.files, evaluation, listed, now.most_steps)
         for why in self._objections(plan, version, best):
@@ -387,7 +384,7 @@ class _ArrayFix(NamedTuple):
         many bytes to ask for depends on it.
         """
         now, program = self.now, self.now.program
-        changed = {kernel.name: kernel for kernel in version.listed}
+        changed = {kernel.name: _same_kernel(kernel, version.listed) for kernel in now.listed}
         name = base_name(program.title)
         others = [k for k in now.listed if k.name != program.name and changed[k.name].code != k.code]
         instances = [k for k in others if base_name(k.title) == name]
@@ -425,6 +422,18 @@ class _ArrayFix(NamedTuple):
         program = replace(program, parameters=before.parameters) if before is not None else program
         evaluation = self.request.evaluated(program, version.evaluation.launch)
         return Version(version.files, evaluation, version.listed, version.most_steps)
+
+
+def _same_kernel(kernel: Listed | Program, listed: tuple[Listed, ...]) -> Listed:
+    """A kernel where other code is compiled; in a namespace without a name, the folder decides its symbol.
+
+    Raises:
+        ProblemFileError: it has another symbol there, and its name in C++ is that of none or several.
+    """
+    found = [k for k in listed if k.name == kernel.name] or [k for k in listed if k.title == kernel.title]
+    if len(found) != 1:
+        raise ProblemFileError(kernel.title, "the changed source has no such kernel")
+    return found[0]
 
 
 def _better(version: Version, best: Version, request: Request) -> bool:

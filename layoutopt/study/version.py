@@ -211,8 +211,8 @@ def race_on_gpu(before: Version, after: Version, driver: Driver) -> Race:
         raise ProblemFileError("--arg", f"a launch on a GPU needs parameter {given.missing[0]}")
     kernels = []
     for version in (before, after):
-        launch = version.evaluation.launch
-        (image,) = [listed.image for listed in version.listed if listed.name == program.name]
+        launch, name = version.evaluation.launch, version.program.name
+        (image,) = [listed.image for listed in version.listed if listed.name == name]
         shape = launch.grid, launch.block, launch.shared_bytes
-        kernels.append(Kernel(image, program.name, *shape, given.content, given.buffers))
+        kernels.append(Kernel(image, name, *shape, given.content, given.buffers))
     return driver.race(*kernels)

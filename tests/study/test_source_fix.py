@@ -433,6 +433,18 @@ def test_other_kernels_that_share_an_array_are_compared(parameter, body, told, t
     assert re.search(told, found.arrays[0].reason)
 
 
+@pytest.mark.parametrize("name", ["seen", "unseen"])
+def test_kernels_whose_symbols_depend_on_the_folder_are_changed(name, tmp_path):
+    body = "s[y][x] = in[y * 32 + x]; __syncthreads(); out[y * 32 + x] = s[x][y];"
+    signature = "(const float* in, float* out) { int x = threadIdx.x, y = threadIdx.y; "
+    seen, unseen = (f"__global__ void {one}{signature}{body} }}" for one in ("seen", "unseen"))
+    call = "void call(float* a) { unseen<<<1, dim3(32, 32)>>>(a, a); }"
+    path = text_file(tmp_path, f"__shared__ float s[32][32];\n{seen}\nnamespace {{ {unseen} }}\n{call}\n")
+    found = fixed_file(path, Launch(block=(32, 32, 1)), lambda one: one.title.startswith(f"{name}("))
+    assert "+__shared__ float s[32][33];" in found.diff
+    assert conflicts(found.after) == 0
+
+
 _LAUNCHED = "int n = 64; turn<<<1, dim3(32, 8), 4096>>>(a, b, n); "
 _ASKED = "at turn.cu:10 must ask for B + B / 32 bytes where it asked for B bytes"
 
