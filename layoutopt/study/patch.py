@@ -1,12 +1,9 @@
 """PTX as what `source_fix` changes: layouts and checks are those of sources."""
 
 import re
-from collections.abc import Iterator
-from typing import ClassVar
 
 from msgspec import Struct
 
-from layoutopt.errors import ProblemFileError
 from layoutopt.hardware.devices import Device
 from layoutopt.kernels.machine.counts import Evaluation
 from layoutopt.kernels.program import Array
@@ -17,15 +14,13 @@ from layoutopt.source.ptx_edit import WIDEST, Region, patched
 from layoutopt.source.ptx_flow import access_bytes, uses_of
 from layoutopt.study.source_plans import DYNAMIC, Plan, Plans, Ranking, arrays_of
 
-# Ranks of plans (`Plan.rank`), the lower first: of each rank one plan is tried.
+# Ranks of plans (`Plan.rank`), the lower first: those of which one plan each is tried.
 _XOR, _PAD = 1, 3
 
 
 class PtxCode(Struct, frozen=True):
     """A kernel in PTX."""
 
-    # Arrays in dynamic memory move one by one, as each access is told apart where it runs
-    moves_parts: ClassVar[bool] = True
     text: str  # of the file
     origin: str  # its name, for messages
     entry: str  # the kernel
@@ -49,7 +44,7 @@ class PtxCode(Struct, frozen=True):
         """Changes of an array that are worth assembling.
 
         Raises:
-            ProblemFileError: an address of the array goes where it cannot be followed.
+            ProblemFileError: an address goes where it cannot be followed, or `move` cannot be put in.
         """
         module = read_ptx(files[self.origin].decode(), self.origin)
         symbol, whole = array.symbol, array  # whole: all memory of the symbol
@@ -62,18 +57,11 @@ class PtxCode(Struct, frozen=True):
         # Bytes that stay together: what is wider in machine code, the assembler joined.
         element = max((access_bytes(use.instruction) for use in uses), default=WIDEST)
 
-        def written(move: Move) -> Iterator[Plan | ProblemFileError]:
+        def written(move: Move) -> Plan:
             region = Region(move, start=array.start - whole.start, length=array.size, end=whole.size)
-            try:
-                text = patched(module, symbol, region, uses)
-            except ProblemFileError as error:
-                yield error
-                return
-            rank, files = _XOR if move.terms else _PAD, {self.origin: text.encode()}
-            yield Plan(wavefronts=0, rank=rank, move=region, files=files)  # `Ranking` sets the wavefronts
+            text = patched(module, symbol, region, uses)
+            return Plan(_XOR if move.terms else _PAD, region, {self.origin: text.encode()})
 
-        if self.move is None:
-            return Ranking(evaluation, array, gpu, element).plans(array.name, written)
-        given = list(written(self.move))
-        refusals = [str(plan) for plan in given if isinstance(plan, ProblemFileError)]
-        return Plans(array.name, [plan for plan in given if isinstance(plan, Plan)], refusals)
+        if self.move is not None:
+            return Plans(array.name, [written(self.move)], [])
+        return Ranking(evaluation, array, gpu, element).plans(array.name, written)

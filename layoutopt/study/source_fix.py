@@ -141,8 +141,8 @@ class _Candidate(NamedTuple):
     """An array to change."""
 
     key: str  # its name in `arrays_of`
-    part: Array | None = None  # the array, where it is carved out of dynamic memory
-    always_reported: bool = True  # it is in the report also where it stays as it is
+    part: Array | None  # the array, where it is carved out of dynamic memory
+    conflicts: int  # wavefronts above ideal of the instructions that touch it
 
     @property
     def name(self) -> str:
@@ -169,10 +169,12 @@ def fix(code: Code, program: Program, request: Request, search: Budget | None = 
     arrays = []
     search = search or Budget()
     for chosen in _arrays_to_change(code, first, request):
+        # Earlier changes may have moved a whole array; before a part, they only moved what lies behind it.
         array = chosen.part or arrays_of(now.evaluation)[chosen.key]
         fixed, now = _ArrayFix(code, now, chosen.key, array, request).best(search)
-        arrays += [fixed] if chosen.always_reported or fixed.offset is not None else []
-    tallies = first.evaluation.tallies  # an array with conflicts is in the report, changed or not
+        if fixed.offset is not None or chosen.conflicts > 0 or request.array is not None:
+            arrays.append(fixed)
+    tallies = first.evaluation.tallies
     worst = max(tallies, key=lambda k: tallies[k].wavefronts - tallies[k].ideal, default=None)
     if not arrays and worst is not None and tallies[worst].wavefronts > tallies[worst].ideal:
         place = first.program.steps[worst].named
@@ -195,30 +197,31 @@ def _conflicts(evaluation: Evaluation, array: Array) -> int:
 
 
 def _arrays_to_change(code: Code, version: Version, request: Request) -> list[_Candidate]:
-    """The array asked for, else those that have conflicts, most conflicts first; of a source, all.
+    """The array asked for; else those with conflicts, most first, and in a CUDA source those without, too.
 
-    Arrays that are carved out of dynamic memory go before them, from behind, so that their places stay.
+    There, a transposition of an array without conflicts may join its loads. In PTX, accesses are told apart
+    where they run, so that arrays carved out of dynamic memory move one by one: the last first, as those
+    behind one that grows are pushed on, and before static arrays, whose growth pushes on all of that memory.
 
     Raises:
         ProblemFileError: there is no array of the name asked for.
     """
-    arrays = arrays_of(version.evaluation)
-    carved_out = carved(version.evaluation, arrays[DYNAMIC]) if code.moves_parts and DYNAMIC in arrays else []
-    parts = [_Candidate(DYNAMIC, part) for part in reversed(carved_out)]
-    wholes = [_Candidate(name) for name in arrays if name != DYNAMIC or not parts]
-    if request.array is not None:
-        names = [candidate.name for candidate in (*parts, *wholes)]
-        key = DYNAMIC if request.array not in names and request.array in code.dynamic_names() else None
-        asked = [c for c in (*parts, *wholes) if c.name == request.array or c.key == key]
-        if not asked:
-            known = ", ".join(names) or "none"
-            raise ProblemFileError("--array", f"expected one of the arrays ({known}), got {request.array!r}")
-        return asked
-    conflicts = {c: _conflicts(version.evaluation, c.part or arrays[c.key]) for c in (*parts, *wholes)}
-    ranked = [*parts, *sorted(wholes, key=lambda c: -conflicts[c])]
-    if code.moves_parts:
-        ranked = [c for c in ranked if conflicts[c] > 0]
-    return [c._replace(always_reported=conflicts[c] > 0) for c in ranked]
+    arrays, is_ptx = arrays_of(version.evaluation), isinstance(code, PtxCode)
+    carved_out = carved(version.evaluation, arrays[DYNAMIC]) if is_ptx and DYNAMIC in arrays else []
+    parts = [_Candidate(DYNAMIC, part, _conflicts(version.evaluation, part)) for part in reversed(carved_out)]
+    keys = [key for key in arrays if key != DYNAMIC or not parts]
+    wholes = [_Candidate(key, None, _conflicts(version.evaluation, arrays[key])) for key in keys]
+    if request.array is None:
+        ranked = [*parts, *sorted(wholes, key=lambda c: -c.conflicts)]
+        return [c for c in ranked if c.conflicts > 0 or not is_ptx]
+    names = [candidate.name for candidate in (*parts, *wholes)]
+    # Declared names of dynamic memory mean all of it.
+    key = DYNAMIC if request.array not in names and request.array in code.dynamic_names() else None
+    asked = [c for c in (*parts, *wholes) if c.name == request.array or c.key == key]
+    if not asked:
+        known = ", ".join(names) or "none"
+        raise ProblemFileError("--array", f"expected one of the arrays ({known}), got {request.array!r}")
+    return asked
 
 
 # Layouts --------------------------------------------------------------------------------------------
@@ -245,7 +248,7 @@ class _ArrayFix(NamedTuple):
         best: tuple[Plan, Version] | None = None
         reasons: list[str] = []
         try:
-            # Each gets what is left then: compilers stop the clock of a part alone.
+            # A part of its own, as for each plan: compilers stop its clock, and that of the search goes on.
             with spending(search.at_most(None)):
                 name, plans, reasons = self.code.plans(now.files, now.evaluation, array, self.request.gpu)
             stays = replace(stays, name=name)
@@ -261,17 +264,17 @@ class _ArrayFix(NamedTuple):
             return replace(stays, reason=first_reasons), now
         plan, version = best
         before, after = (arrays_of(one.evaluation)[self.key].size for one in (now, version))
-        size = array.size + after - before
-        told = {"reason": plan.remark, "bytes_after": size, "open_column": plan.open_column}
-        return replace(stays, offset=plan.move.text, **told), version
+        moved = replace(stays, offset=plan.move.text, reason=plan.remark, open_column=plan.open_column)
+        return replace(moved, bytes_after=array.size + after - before), version
 
     def _improvements(
         self, plans: Iterable[Plan], search: Budget, reasons: list[str]
     ) -> Iterator[tuple[Plan, Version]]:
         """The changes that are right, each better than the one before; `reasons` gets why others are not.
 
-        They are compiled in the order of the wavefronts expected of them, until time ends the search. To
-        save time, a longer pitch, which changes a declaration alone, is only left for a better one.
+        They are compiled in the order of the wavefronts expected of them, until time ends the search. Where
+        the kernel's time counts first, a longer pitch ends it, too, as that adds the fewest instructions:
+        behind one that is right only another is tried, and nothing behind one without conflicts.
         """
 
         def saves_nothing(plan: Plan, best: Plan) -> bool:
@@ -279,7 +282,7 @@ class _ArrayFix(NamedTuple):
             return plan.wavefronts >= best.wavefronts and plan.move.size(size) >= best.move.size(size)
 
         best: tuple[Plan, Version] | None = None
-        longest, time_first = 0.0, self.request.minimise == "time"  # seconds that a plan took
+        longest, time_first = 0.0, self.request.minimise == "time"  # longest: seconds that a plan took
         for plan in plans:
             if best is not None and time_first and best[0].rank == PITCH != plan.rank:
                 return
@@ -343,9 +346,6 @@ class _ArrayFix(NamedTuple):
         if estimated and version.cycles >= now.cycles:
             slower = "it takes fewer wavefronts, and is not expected to take less time"
             yield f"{slower} (--minimise excess offers it)"
-        before, after = arrays_of(now.evaluation), arrays_of(version.evaluation)
-        if before.keys() != after.keys():
-            yield "the arrays of the machine code are others"
         yield from self._differences(now, version, plan)
         yield from self._objections_of_others(plan, version)
         if request.driver is not None:
@@ -357,9 +357,14 @@ class _ArrayFix(NamedTuple):
 
     def _differences(self, now: Version, version: Version, plan: Plan) -> Iterator[str]:
         """What blocks of a version do otherwise than those of the version before."""
+        before, after = arrays_of(now.evaluation), arrays_of(version.evaluation)
+        if before.keys() != after.keys():
+            yield "the arrays of the machine code are others"
+            return
         if (why := version.too_many_blocks) is not None:
             yield why
-        arrays = self._moved_arrays(arrays_of(now.evaluation), arrays_of(version.evaluation), plan)
+        moves = {self.key: plan.move.apply}
+        arrays = [MovedArray(array, after[key], moves.get(key)) for key, array in before.items()]
         for block in blocks_of(now, version):
             which = "" if block == FIRST else f" in block {','.join(map(str, block))}"
             reached = partial(now.footprint, block), partial(version.footprint, block)
@@ -369,19 +374,14 @@ class _ArrayFix(NamedTuple):
             if different_bytes:
                 yield f"the block writes other bytes to global memory{which}"
 
-    def _moved_arrays(
-        self, before: dict[str, Array], after: dict[str, Array], plan: Plan
-    ) -> list[MovedArray]:
-        moves = {self.key: plan.move.apply}
-        return [MovedArray(array, after[key], moves.get(key)) for key, array in before.items()]
-
     def _objections_of_others(self, plan: Plan, version: Version) -> Iterator[str]:
         """Why other kernels of the file forbid a change, at the same launch.
 
-        Of those whose machine code is another one now, none may take more wavefronts. Their threads must
-        reach the same elements and write the same bytes, too, but for other instances of the kernel's
-        template. Of dynamic memory that moves by an XOR, all of these must have elements of one type: how
-        many bytes to ask for depends on it.
+        Of those whose machine code is another one now, none may take more wavefronts, and their threads must
+        reach the same elements and write the same bytes. Other instances of the kernel's template have the
+        same edits, and mostly other launches: a few count their wavefronts, if they can be launched so. Of
+        dynamic memory that moves by an XOR, all must have elements of one type: how many bytes to ask for
+        depends on it.
         """
         now, program = self.now, self.now.program
         changed = {kernel.name: _same_kernel(kernel, version.listed) for kernel in now.listed}
@@ -396,7 +396,7 @@ class _ArrayFix(NamedTuple):
         compared = [k for k in others if k not in instances]
         if len(compared) > _MOST_INSTANCES:
             yield f"{len(compared)} other kernels that the change reaches would have to be compared"
-        for other in dict.fromkeys((*compared, *instances[:_MOST_INSTANCES])):
+        for other in (*compared, *instances[:_MOST_INSTANCES]):
             try:
                 old = self._at_launch(now, other)
             except ProblemFileError as error:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -43,12 +43,10 @@ from layoutopt.study.moved import touching
 
 # The symbol of dynamic memory, which is one array.
 DYNAMIC: Final = "dynamic"
-_FORMS: Final = (Pitched, Moved, Transposed)
-# Changes of one array that are compiled, by rank: longer pitches, pads by a function, XORs by one,
-# transpositions.
+# Kinds of changes (`Plan.rank`), the plainest first: longer rows, which a declaration alone may say; pads and
+# XORs by a function; transpositions. And how many of each are compiled for an array.
+PITCH, _PAD, _XOR, _TRANSPOSITION = range(4)
 _MOST_TRIED: Final = (2, 1, 2, 1)
-# Of these ranks: longer rows, which a declaration alone may say; XORs; transpositions.
-PITCH, _XOR, _TRANSPOSITION = 0, 2, 3
 # Warp instructions that are looked at to rank them.
 _MOST_ROWS: Final = 1 << 13
 _MOST_SHARED: Final = 227 << 10
@@ -199,12 +197,12 @@ def _values(
 class Plan(NamedTuple):
     """Changed code, to be compiled and compared."""
 
-    wavefronts: int  # expected of the first block
-    rank: int  # the kind of change, the plainest first: `PITCH`, or as in `_MOST_TRIED`
+    rank: int  # the kind of change, such as `PITCH`
     move: Move | Region  # where bytes of the array go
     files: dict[str, bytes]  # the changed files, by path
     remark: str = ""  # what is left to do by hand
     open_column: str | None = None  # as of a `Walk`
+    wavefronts: int = 0  # expected of the first block, where `Ranking` chose the layout
 
 
 class Plans(NamedTuple):
@@ -218,7 +216,6 @@ class Plans(NamedTuple):
 class SourceCode(Struct, frozen=True):
     """A CUDA source with its headers."""
 
-    moves_parts: ClassVar[bool] = False  # not here: dynamic memory moves as a whole
     path: Path  # of the source
     # `target, options, include`: for nvcc; include are the folders of headers of the options
     target: str | None = None
@@ -271,21 +268,14 @@ class SourceCode(Struct, frozen=True):
         element, extents = _element_and_extents(source, variable, array, program)
         values = _values(source, variable, program, evaluation.launch.block)
 
-        def written(move: Move) -> Iterator[Plan | ProblemFileError]:
-            for rank, form in enumerate(_FORMS):
-                if not _can_write(form, move, extents):
-                    continue
-                try:
-                    change = form(source, values, variable, element, extents, move)
-                    edits = change.run()
-                    changed = {file.path: rendered(file, edits) for file in source.files}
-                except ProblemFileError as error:
-                    yield error
-                    continue
-                rank = _XOR if move.terms else _TRANSPOSITION if move.rows else rank
-                rank = PITCH if isinstance(change, Moved) and change.takes_rows else rank
-                # Its wavefronts are those that `Ranking` expects.
-                yield Plan(0, rank, move, changed, change.remark, change.open_column)
+        def written(move: Move) -> Plan:
+            change = _form(move, extents)(source, values, variable, element, extents, move)
+            edits = change.run()
+            changed = {file.path: rendered(file, edits) for file in source.files}
+            is_pitch = isinstance(change, Pitched) or (isinstance(change, Moved) and change.takes_rows)
+            pad = PITCH if is_pitch else _PAD
+            rank = _XOR if move.terms else _TRANSPOSITION if move.rows else pad
+            return Plan(rank, move, changed, change.remark, change.open_column)
 
         ranking = Ranking(evaluation, array, gpu, element, extents)
         return ranking.plans(variable.name, written)
@@ -323,12 +313,12 @@ class Ranking(Struct, frozen=True, dict=True):
             sites.append(Site(action.operation, np.where(lanes, address - self.array.start, 0), lanes))
         return sites
 
-    def plans(self, name: str, written: Callable[[Move], Iterable[Plan | ProblemFileError]]) -> Plans:
+    def plans(self, name: str, written: Callable[[Move], Plan]) -> Plans:
         """Changes with fewer wavefronts than now.
 
         Args:
             name: of the array in the source.
-            written: the ways to write a layout into the code, or why there is none.
+            written: writes a layout into the code; raises a `ProblemFileError` where it cannot.
         """
         size, merged = self.array.size, list(_by_operation(self.sites))
         now, ideal = self._wavefronts(merged), sum(int(self._counts(site).ideal.sum()) for site in merged)
@@ -337,9 +327,11 @@ class Ranking(Struct, frozen=True, dict=True):
         found: list[tuple[tuple[int, ...], Plan]] = []
         refusals: dict[str, None] = {}
         rounds = [(self._families(unit, padded), merged) for padded in (False, True) for unit in units]
-        # Transpositions make vectors of single instructions; they may save more than what has no conflicts.
-        for families, sites in (*rounds, (self._transpositions(), self.sites)):
-            if sites is merged and any(plan.wavefronts <= ideal for _, plan in found):
+        # Transpositions are tried behind a layout without conflicts, too: they let compilers join loads, so
+        # that `sites` has each instruction by itself.
+        transpositions = self._transpositions()
+        for families, sites in (*rounds, (transpositions, self.sites)):
+            if families is not transpositions and any(plan.wavefronts <= ideal for _, plan in found):
                 continue
             for family in families:
                 counted = ((self._wavefronts(sites, move), move) for move in family if self._fits(move))
@@ -351,13 +343,13 @@ class Ranking(Struct, frozen=True, dict=True):
                 if best_of_family is None or best_of_family[0] >= now:
                     continue
                 wavefronts, move = best_of_family
-                for plan in written(move):
-                    if isinstance(plan, ProblemFileError):
-                        refusals[str(plan)] = None
-                        continue
-                    odd_rows = int(move.row & (move.row - 1) > 0)  # whose number takes a division
-                    order = wavefronts, plan.rank, odd_rows, move.size(size)
-                    found.append((order, plan._replace(wavefronts=wavefronts)))
+                try:
+                    plan = written(move)._replace(wavefronts=wavefronts)
+                except ProblemFileError as error:
+                    refusals[str(error)] = None
+                    continue
+                odd_rows = int(move.row & (move.row - 1) > 0)  # whose number takes a division
+                found.append(((wavefronts, plan.rank, odd_rows, move.size(size)), plan))
         best = [plan for _, plan in sorted(found, key=lambda pair: pair[0])]
         of_ranks = ([p for p in best if p.rank == rank][:most] for rank, most in enumerate(_MOST_TRIED))
         chosen = sorted(itertools.chain.from_iterable(of_ranks), key=lambda plan: plan.wavefronts)
@@ -525,9 +517,8 @@ def _by_operation(sites: Sequence[Site]) -> Iterator[Site]:
         yield Site(operation, offsets, lanes)
 
 
-def _can_write(form: type[Walk], move: Move, extents: tuple[int, ...]) -> bool:
-    """Whether a form writes a layout: `Pitched` longer rows, `Transposed` columns, `Moved` the rest."""
+def _form(move: Move, extents: tuple[int, ...]) -> type[Walk]:
+    """What writes a layout into a source."""
     if move.rows:
-        return form is Transposed
-    is_pitch = bool(extents) and not move.inside and not move.terms
-    return form is (Pitched if is_pitch else Moved)
+        return Transposed
+    return Pitched if extents and not move.inside and not move.terms else Moved

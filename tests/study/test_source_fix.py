@@ -10,6 +10,7 @@ import pytest
 from command import answer, layoutopt, refused
 from written import text_file
 
+from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import OutOfTime
 from layoutopt.hardware.devices import device
 from layoutopt.hardware.driver import Race
@@ -131,7 +132,14 @@ def test_a_change_that_forgets_one_edit_is_not_offered(name, form, places, monke
         edits = run(self)
         return edits[:place] + edits[place + 1 :]
 
-    monkeypatch.setattr(source_plans, "_FORMS", (form,))
+    chosen = source_plans._form
+
+    def only(*given):
+        if chosen(*given) is not form:
+            raise ProblemFileError("", "it is another form")
+        return form
+
+    monkeypatch.setattr(source_plans, "_form", only)
     known = "gemm_registers" if name == "columns" else name
     for place in places:
         monkeypatch.setattr(form, "run", forgetful)
