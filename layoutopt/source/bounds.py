@@ -72,7 +72,10 @@ class Bounds:
         return found.get(symbol)
 
     def _variable(self, variable: Variable, depth: int) -> int | None:
-        """The most of a variable: of its value where it keeps that, else of what its loop counts up to."""
+        """The most of a variable: its value's where it keeps that, else that in the body of its `for` loop.
+
+        Such a loop is `for (int i = first; i < end; i += by)`; its condition may have more parts.
+        """
         file = variable.file
         if variable.type not in _WORDS or variable.pointer or variable.extents or variable.is_parameter:
             return None
@@ -83,11 +86,8 @@ class Bounds:
         loop, step = variable.node.parent, changes[0].parent
         if loop is None or step is None or len(changes) > 1 or loop.child_by_field_name("update") != step:
             return None
-        by = (
-            self.values.integer(file, right)
-            if (right := step.child_by_field_name("right")) is not None
-            else 1
-        )
+        right = step.child_by_field_name("right")
+        by = self.values.integer(file, right) if right is not None else 1
         condition, operator = loop.child_by_field_name("condition"), step.child_by_field_name("operator")
         if condition is None or operator is None or operator.type not in ("++", "+=") or not by or by < 0:
             return None
@@ -112,11 +112,10 @@ class Bounds:
             if one.type != "identifier" or self.values.integer(file, one) is not None:
                 continue
             word, meant = file.text(one), self.source.meant(file, one)
-            inside = [m for m in file.macros if m.value[0] <= one.start_byte < m.value[1]]
-            if word in self.source.macros or any(
-                m.name == word or any(True for around in inside for _ in named(m.file, m.body, around.name))
-                for m in macros
-            ):
+            # In a macro, the word may be a parameter: what that is is not seen where others use the macro.
+            around = [m for m in file.macros if m.value[0] <= one.start_byte < m.value[1]]
+            is_nested = any(any(named(m.file, m.body, outer.name)) for m in macros for outer in around)
+            if is_nested or word in self.source.macros or any(m.name == word for m in macros):
                 return False
             if meant is not None and "volatile" in meant.file.text(meant.node).split("=")[0].split():
                 return False

@@ -55,10 +55,9 @@ def _render(data: bytes, start: int, end: int, edits: list[Edit]) -> bytes:
         text += data[done : edit.start]
         others = [one for one in edits if one is not edit]
         for part in edit.parts:
-            text += (
-                part.encode()
-                if isinstance(part, str)
-                else _render(data, part.start_byte, part.end_byte, others)
-            )
+            if isinstance(part, str):
+                text += part.encode()
+            else:
+                text += _render(data, part.start_byte, part.end_byte, others)
         done = edit.end
     return text + data[done:end]

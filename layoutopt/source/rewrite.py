@@ -307,24 +307,21 @@ class Moved(Walk):
     def _element_of_flat(self, file: File, node: Node, pointer: Pointer, index: Node) -> None:
         """`pointer[index]` in a flat array: an element, a vector of them, or its address."""
         ratio = self.ratio(file, node, pointer)
-        scaled = ("+", index) if ratio == 1 else (f"+ {ratio} *", index)
+        terms = (*pointer.terms, ("+" if ratio == 1 else f"+ {ratio} *", index))
         if (above := self.is_address(file, node)) is not None:
             direct = index if not pointer.terms and ratio == 1 else None
-            self.follow(file, above, replace(pointer, terms=(*pointer.terms, scaled), only_index=direct))
+            self.follow(file, above, replace(pointer, terms=terms, only_index=direct))
             return
-        if file.text(index) == "0" and pointer.terms:
+        if file.text(index) == "0" and pointer.terms:  # as `*pointer`
             self._replace_address(file, node, pointer, follow=True)
             return
         self._is_called = True
-        whole = replace(pointer, terms=(*pointer.terms, scaled))
         divided = f" / {ratio}" if ratio > 1 else ""
         if not pointer.terms:
-            inside = self._arguments(file, index) if ratio == 1 else self._sum(whole.terms)
+            inside = self._arguments(file, index) if ratio == 1 else self._sum(terms)
             self.edit(file, index, f"{self._function}(", *inside, f"){divided}")
             return
-        self.edit(
-            file, node, f"{self._base(pointer)}[{self._function}(", *self._sum(whole.terms), f"){divided}]"
-        )
+        self.edit(file, node, f"{self._base(pointer)}[{self._function}(", *self._sum(terms), f"){divided}]")
 
     def _base(self, pointer: Pointer) -> str:
         """The array as a pointer of this type, as C."""
@@ -352,7 +349,8 @@ class Moved(Walk):
     def _arguments(self, file: File, index: Node) -> list[str | Node]:
         """What the function takes: an index, or its column and row where it is written so.
 
-        A column may be of any size, as the function adds the rows in it. So may what is no row.
+        The column may be any sum, as the function adds the rows that are in it. An XOR takes the index, as it
+        needs every row; so do macros whose parameters stand in it without brackets (`is_bare`).
         """
         width, inside = self.move.row // self.element, [m for m in file.macros if _is_in_macro(index, m)]
         is_bare = any(
@@ -398,7 +396,7 @@ class Moved(Walk):
         return (node.type == "number_literal" or is_same) and self.values.integer(file, node) == width
 
     def _replace_address(self, file: File, node: Node, pointer: Pointer, follow: bool = False) -> None:
-        """Replace a pointer that is used by the element's address; with `follow`, `node` is `*pointer`."""
+        """Replace a pointer, `node`, by where its element lies now; with `follow`, `node` is `*pointer`."""
         if not pointer.terms:
             return
         self._is_called = True
@@ -420,9 +418,8 @@ class Moved(Walk):
         ratio = self.ratio(file, node, pointer)
         term = (sign, other) if ratio == 1 else (f"{sign} {ratio} *", other)
         direct = other if not pointer.terms and ratio == 1 and sign == "+" else None
-        self.follow(
-            file, node, replace(pointer, terms=(*pointer.terms, term), only_index=direct, extents_left=1)
-        )
+        moved = replace(pointer, terms=(*pointer.terms, term), only_index=direct, extents_left=1)
+        self.follow(file, node, moved)
 
     def address(self, file: File, node: Node, pointer: Pointer) -> None:
         """Where the element lies now."""

@@ -267,13 +267,12 @@ class Walk:
         """Refuse an element of which the address is taken by another name, for more than that element."""
         above = node.parent
         assert above is not None
-        role, function = _role(above, node), enclosing(node, "function_definition", "lambda_expression")
-        is_element = above.type in ("parenthesized_expression", "comma_expression", "field_expression")
-        is_element |= (above.type, role) == (
-            "assignment_expression",
-            "left",
-        ) or above.type == "update_expression"
-        is_element |= above.type == "conditional_expression" and role != "condition"
+        kind, role = above.type, _role(above, node)
+        function = enclosing(node, "function_definition", "lambda_expression")
+        # The value of the expression around it is that element again.
+        is_element = kind in ("parenthesized_expression", "comma_expression", "field_expression")
+        is_element |= kind == "update_expression" or (kind == "assignment_expression" and role == "left")
+        is_element |= kind == "conditional_expression" and role != "condition"
         if above.type == "pointer_expression" and file.text(above.children[0]) == "&":
             if not self._reached_once(file, above, depth):
                 self.refuse(file, above, "the address of an element is taken by another name")
@@ -288,9 +287,8 @@ class Walk:
             if size is None:
                 self.refuse(file, above, "the size of what it is cast to is not known")
             self.check_whole(file, above, size)
-            self._check_reference(
-                file, above if above.type == "cast_expression" else above.parent or above, depth
-            )
+            cast = above if kind == "cast_expression" else above.parent or above
+            self._check_reference(file, cast, depth)
         elif is_element:
             self._check_reference(file, above, depth)
         for where, use in self._aliases(file, node) if depth <= _MOST_DEPTH else ():
@@ -461,24 +459,20 @@ class Walk:
             if name in CASTS or name == "__cvta_generic_to_shared":
                 return self._is_whole_cast(file, call) and self._reached_once(file, call, depth)
             if name == "__pipeline_memcpy_async":
-                size = self.values.integer(file, (*arguments_in(above), None, None, None)[2])
+                size = self.values.integer(file, next(iter(arguments_in(above)[2:]), None))
                 self.check_whole(file, call, size or _WIDEST)
             if SINGLE_ACCESS.fullmatch(name):
                 return True
             taken = self._parameter(name, above, node)
             if taken is None or not self._only_reached(taken[1], depth + 1):
                 return False
-            gives = any(
-                "__cvta_generic_to_shared" in taken[1].file.text(n)
-                for n in every(taken[0])
-                if n.type == "return_statement"
-            )
-            return not gives or self._reached_once(file, call, depth)
+            returns = [taken[1].file.text(n) for n in every(taken[0]) if n.type == "return_statement"]
+            gives_address = any("__cvta_generic_to_shared" in text for text in returns)
+            return not gives_address or self._reached_once(file, call, depth)
         if above.type == "subscript_expression" and _role(above, node) == "argument":
             indices = above.child_by_field_name("indices")
-            return (
-                indices is not None and file.text(indices) == "[0]" and self._only_element(file, above, depth)
-            )
+            is_first = indices is not None and file.text(indices) == "[0]"
+            return is_first and self._only_element(file, above, depth)
         if above.type == "return_statement":  # an address for an instruction of the caller
             return "__cvta_generic_to_shared" in file.text(node)
         if above.type == "init_declarator":
@@ -496,7 +490,7 @@ class Walk:
         return reached and self._only_element(file, above, depth)
 
     def _only_element(self, file: File, node: Node, depth: int) -> bool:
-        """Whether of an element that is reached no more than that is, where its address is taken."""
+        """Whether no more than an element is reached, also where its address is taken (`&p[0]`)."""
         address = self.is_address(file, node, depth)
         return address is None or self._reached_once(file, address, depth)
 
@@ -536,9 +530,8 @@ class Walk:
         self._taken.append(node)
         alike = variable.file.variables[variable.name]
         if any(one is not variable and one.scope == variable.scope for one in alike):
-            self.refuse(
-                file, parent, f"{variable.name} is declared twice: branches of #if are not told apart"
-            )
+            why = f"{variable.name} is declared twice: branches of #if are not told apart"
+            self.refuse(file, parent, why)
         if variable.is_reference:
             self.refuse(file, parent, f"{variable.name} is another name of a pointer")
         if self.is_new(variable, file, parent):
@@ -571,9 +564,8 @@ class Walk:
         """
         text = " ".join(file.text(node).split())
         text = text if len(text) <= 60 else f"{text[:57]}..."
-        raise ProblemFileError(
-            file.place(node), f"{self.array.name}: {why}: {text}; by hand: {self.by_hand()}"
-        )
+        told = f"{self.array.name}: {why}: {text}; by hand: {self.by_hand()}"
+        raise ProblemFileError(file.place(node), told)
 
 
 def variable_of(file: File, value: Node) -> Variable | None:
