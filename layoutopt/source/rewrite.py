@@ -25,7 +25,7 @@ from typing import Final
 from msgspec.structs import replace
 from tree_sitter import Node
 
-from layoutopt.kernels.read.source import File, Macro, Variable, every, product_of, sum_of
+from layoutopt.kernels.read.source import File, Variable, every, product_of, sum_of
 from layoutopt.source.edits import Edit
 from layoutopt.source.walk import Pointer, Walk
 
@@ -349,10 +349,12 @@ class Moved(Walk):
     def _arguments(self, file: File, index: Node) -> list[str | Node]:
         """What the function takes: an index, or its column and row where it is written so.
 
-        The column may be any sum, as the function adds the rows that are in it. An XOR takes the index, as it
-        needs every row; so do macros whose parameters stand in it without brackets (`is_bare`).
+        The column may be any sum, as the function adds the rows that are in it. An XOR takes the whole index:
+        its mask is of the row that all terms make. So does an index in a macro with a parameter that has no
+        brackets (`is_bare`): its terms may be parts of an argument.
         """
-        width, inside = self.move.row // self.element, [m for m in file.macros if _is_in_macro(index, m)]
+        width = self.move.row // self.element
+        inside = [m for m in file.macros if m.value[0] <= index.start_byte < m.value[1]]
         is_bare = any(
             file.text(one) in macro.parameters and one.parent is not None and one.parent.type in _OPERATIONS
             for macro in inside for one in every(index)
@@ -461,10 +463,6 @@ class Moved(Walk):
 
 def _is_within(node: Node, other: Node) -> bool:
     return other.start_byte <= node.start_byte and node.end_byte <= other.end_byte
-
-
-def _is_in_macro(node: Node, macro: Macro) -> bool:
-    return macro.value[0] <= node.start_byte < macro.value[1]
 
 
 def plus(text: str, extra: int) -> str:

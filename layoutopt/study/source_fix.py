@@ -92,7 +92,7 @@ class SourceFix(Struct, frozen=True):
     """What came of it."""
 
     files: dict[str, bytes]  # the changed ones, by path
-    arrays: tuple[FixedArray, ...]  # those that have conflicts
+    arrays: tuple[FixedArray, ...]  # those that have conflicts, were changed, or were asked for
     # `before, after`: the source as it is and as it would be
     before: Version
     after: Version
@@ -142,7 +142,7 @@ class _Candidate(NamedTuple):
 
     key: str  # its name in `arrays_of`
     part: Array | None  # the array, where it is carved out of dynamic memory
-    conflicts: int  # wavefronts above ideal of the instructions that touch it
+    conflicts: int  # `_conflicts`; where there are some, it is in the report also if it stays as it is
 
     @property
     def name(self) -> str:
@@ -242,8 +242,7 @@ class _ArrayFix(NamedTuple):
         stays = FixedArray(array.name, None, "", array.size, array.size)
         used = next((u for u in used_arrays(now.evaluation) if u.array.start == array.start), None)
         reason = moved_by_itself(now.evaluation, used) if used is not None else None
-        reason = reason or not_known(now, array)
-        if reason is not None:
+        if (reason := reason or not_known(now, array)) is not None:
             return replace(stays, reason=reason), now
         best: tuple[Plan, Version] | None = None
         reasons: list[str] = []
