@@ -29,6 +29,7 @@ _STATEMENT_LIKE: Final = (
     *("expression_statement", "comma_expression", "for_statement", "declaration", "condition_clause"),
     *("return_statement", "function_definition"),
 )
+_OPERANDS: Final = ("gnu_asm_output_operand", "gnu_asm_input_operand")
 _COMPARISONS: Final = ("<", ">", "<=", ">=", "==", "!=")
 # In PTX, how many values of how many bits an instruction reaches.
 _ACCESSED: Final = re.compile(r"(?:\.v([248]))?\.[bfsu](8|16|32|64|128)\b")
@@ -214,8 +215,10 @@ class Walk:
             self.refuse(file, parent, f"it is used in a {kind.replace('_', ' ')}")
 
     def _keeps_size(self) -> bool:
-        """Whether the array takes as many bytes as before; a pointer to it has none."""
+        """Whether the array, and its rows, take as many bytes as before; a pointer to it has none."""
         last = self.array.extents[-1] if self.array.extents else None
+        if len(self.array.extents) > 1:
+            return not self.move.rows and not self.move.extra
         size = (self.values.integer(self.array.file, last) or 0) * self.element
         return size > 0 and not self.move.rows and self.move.size(size) == size
 
@@ -345,6 +348,9 @@ class Walk:
         if size is None:
             self.refuse(file, node, f"the size of {name} is not known")
         self.check_whole(file, node, size)
+        is_open = self._is_of_template(file, type_) or self._is_deduced(self.array, "type")
+        if is_open and name not in ("void", self.array.type):
+            self.refuse(file, node, f"it is cast to {name}: a template decides where elements are")
         self.follow(file, node, replace(pointer, element=size, type=name, extents_left=1))
 
     def _binary(self, file: File, parent: Node, node: Node, pointer: Pointer) -> None:
@@ -427,11 +433,15 @@ class Walk:
 
     def _is_deduced(self, variable: Variable, part: str = "") -> bool:
         """Whether a template decides the type of a variable, or its extents; of a `part` of it alone."""
-        head = enclosing(variable.node, "template_declaration")
         node = variable.node.child_by_field_name(part) if part else variable.node
+        return self._is_of_template(variable.file, node, but=variable.identifier)
+
+    def _is_of_template(self, file: File, node: Node | None, but: Node | None = None) -> bool:
+        """Whether a parameter of a template around it is named in a node; the name `but` is none."""
+        head = enclosing(node, "template_declaration") if node is not None else None
         listed = head.child_by_field_name("parameters") if head is not None else None
         return any(
-            variable.file.text(one) == variable.file.text(other) and one != variable.identifier
+            file.text(one) == file.text(other) and one != but
             for one in (every(node) if node is not None else ())
             for other in (every(listed) if listed is not None else ())
             if one.type == other.type and one.type in ("identifier", "type_identifier")
@@ -503,7 +513,7 @@ class Walk:
         name = text.removesuffix("*").strip()
         size = 0 if name.split()[-1] == "void" else self.values.size(file, name)
         self.check_whole(file, cast, size or 0)
-        return size is not None
+        return size is not None and (name == self.array.type or not self._is_of_template(file, type_))
 
     def _is_whole_instruction(self, file: File, operand: Node) -> bool:
         """Whether an instruction in PTX reaches no further than it says, and that stays whole."""
@@ -514,7 +524,11 @@ class Walk:
         if re.search(r"ldmatrix|stmatrix|cp\.async", text):
             sizes = [int(copied[1]) if copied is not None else _WIDEST]
         self.check_whole(file, operand, max(sizes, default=self.element))
-        return re.search(r"\[%\w+\s*[+-]", text) is None
+        # The operand is an address, and nothing is worked out of it.
+        operands = [n for n in every(instruction or operand) if n.type in _OPERANDS]
+        name = re.match(r"\s*\[(\w+)\]", file.text(operand))
+        spelt = rf"%\w?(?:{operands.index(operand)}\b" + (rf"|\[{name[1]}\])" if name is not None else ")")
+        return len(re.findall(spelt, text)) == len(re.findall(rf"\[\s*{spelt}\s*\]", text))
 
     def _kept(self, file: File, parent: Node, node: Node, pointer: Pointer) -> None:
         """`parent` gives `node`, the pointer, to a variable: as its first value, or by an assignment."""

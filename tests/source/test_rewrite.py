@@ -88,6 +88,10 @@ def test_indices_become_those_of_the_layout(tmp_path, how, body):
 
 
 TYPED = "template <class T>\n__global__ void k(float* out) {\n __shared__ T s[512];\n ((float4*)s)[threadIdx.x] = {};\n}\n"
+AS_INT = TYPED.replace(
+    "((float4*)s)[threadIdx.x] = {};", "int* w = reinterpret_cast<int*>(s); w[threadIdx.x] = 0;"
+)
+OF_BYTES = TYPED.replace("T s[512]", "unsigned char s[2048]").replace("float4*)s", "T*)s")
 BEFORE, ROWS = "s[t * 32] = 0;", "__shared__ float s[2][16][W];"
 ZERO = "s[s_at(0, t)] = 0;"
 POINTER = "#define W 32\n__device__ void f({}, int n) {{ p[n][1] = 0; }}"
@@ -253,6 +257,12 @@ REFUSED = [
     )),
     (kernel("s += 32; s[t] = 0;", "", "float* s = SharedMemory<float>();"), XORED, "the pointer to it takes another value"),
     (TYPED, {**XOR16, "title": "void k<float>(float*)"}, "may have other elements in another instance"),
+    *((source, {**how, "title": "void k<float>(float*)"}, "a template decides where elements are")
+      for how in ({}, XORED) for source in (AS_INT, OF_BYTES)),
+    ('asm("{ .reg .u32 q; add.u32 q, %0, 8; ld.shared.f32 f, [q]; }" :: "r"((int)__cvta_generic_to_shared(&s[t])));',
+     XORED, "what is reached from its address is not known"),
+    *((kernel(f"for (int i = 0; i < sizeof({of}) / 4; i++) s[0][i % 32] = 0;", "", "__shared__ float s[32][32];"),
+       {"extents": (32, 32)}, "it is used in a sizeof expression") for of in ("s", "s[0]")),
     *((body, XORED, "the value of an assignment is used") for body in (
         "float *p, *q; q = p = s + n; q[t] = 0;", "float* p = s; (p += n)[t] = 0;", "float* p = s; *p++ = 0;",
     )),
@@ -318,6 +328,15 @@ def test_what_is_not_understood_is_refused_with_its_line(tmp_path, source, how, 
     with refused_with(why) as error:
         rewritten(tmp_path, source if "__global__" in source else kernel(source), **how)
     assert re.match(r".*kernel.cu:\d+: ", str(error.value))
+
+
+@pytest.mark.parametrize("inner", ["float s[64];", "for (const float* s = out;;)"])
+def test_a_macro_that_names_an_inner_variable_too_is_refused(tmp_path, inner):
+    path = tmp_path / "kernel.cu"
+    path.write_text(kernel(f"S(t) = 0; {{ {inner} out[t] = S(t); }}", "#define S(i) s[i]"))
+    source = Source(path)
+    with pytest.raises(ProblemFileError, match=r"the macro S .* is used for other arrays, too"):
+        list(source.uses(next(one for one in source.variables("s") if one.is_shared)))
 
 
 def test_a_macro_that_names_arrays_of_two_kernels_is_refused(tmp_path):

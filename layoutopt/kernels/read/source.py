@@ -228,12 +228,14 @@ class Source:
 
     def meant(self, file: File, identifier: Node) -> Variable | None:
         """The variable that a name means there; None where it is none of this source."""
-        name = file.text(identifier)
+        return self._named_at(file, file.text(identifier), identifier.start_byte)
+
+    def _named_at(self, file: File, name: str, place: int) -> Variable | None:
+        """The variable that a name means at byte `place`."""
         within = [
             one
             for one in file.variables.get(name, ())
-            if one.scope.start_byte <= identifier.start_byte < one.scope.end_byte
-            and one.identifier.start_byte <= identifier.start_byte
+            if one.scope.start_byte <= place < one.scope.end_byte and one.identifier.start_byte <= place
         ]
         if within:
             return min(
@@ -300,10 +302,10 @@ class Source:
         return called and any(m.name == name and m.parameters for file in self.files for m in file.macros)
 
     def _expands(self, macro: Macro, variable: Variable) -> bool:
-        inside, outside, scope = False, None, variable.scope
+        inside, outside = False, None
         for file in self.files:
             for node in named(file, file.root, macro.name):
-                here = file is variable.file and scope.start_byte <= node.start_byte < scope.end_byte
+                here = self._named_at(file, variable.name, node.start_byte) is variable
                 inside |= here
                 if not here and enclosing(node, "preproc_function_def", "preproc_def") is None:
                     outside = node
