@@ -174,6 +174,7 @@ class Moved(Walk):
     """Elements moved by a function of their places."""
 
     _is_called: bool = False
+    _is_direct: bool = False  # whether its own elements are reached, as no cast has them
     takes_rows: bool = False  # it takes the row, too, of an index that is written as row and column
 
     @property
@@ -187,6 +188,8 @@ class Moved(Walk):
     def run(self) -> list[Edit]:
         """The edits, and the function if it is called."""
         super().run()
+        if self._is_open and self._is_direct:
+            self.refuse(self.array.file, self.array.node, "a template decides where elements are")
         if self._is_called:
             self._check_pointers()
             self._define_function()
@@ -306,7 +309,7 @@ class Moved(Walk):
 
     def _element_of_flat(self, file: File, node: Node, pointer: Pointer, index: Node) -> None:
         """`pointer[index]` in a flat array: an element, a vector of them, or its address."""
-        ratio = self.ratio(file, node, pointer)
+        ratio, self._is_direct = self.ratio(file, node, pointer), self._is_direct or not pointer.type
         terms = (*pointer.terms, ("+" if ratio == 1 else f"+ {ratio} *", index))
         if (above := self.is_address(file, node)) is not None:
             direct = index if not pointer.terms and ratio == 1 else None
@@ -407,7 +410,11 @@ class Moved(Walk):
             self.edit(file, pointer.only_index, f"{self._function}(", *inside, ")")
             return
         inner: list[str | Node] = [f"{self.array.name}[{self._function}(", *self._sum(pointer.terms), ")]"]
-        if pointer.type:
+        if pointer.type and self._is_open:  # by elements, which are of another size in other instances
+            begin = f"{self._base(pointer)}[{self._function}("
+            divided = f") / {self.ratio(file, node, pointer)}]"
+            inner = ["" if follow else "&", begin, *self._sum(pointer.terms), divided]
+        elif pointer.type:
             inner = ["*" if follow else "", f"reinterpret_cast<{pointer.type}*>(&", *inner, ")"]
         elif not follow:
             inner = ["&", *inner]

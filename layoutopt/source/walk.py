@@ -12,7 +12,16 @@ from tree_sitter import Node
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import checkpoint
-from layoutopt.kernels.read.source import File, Source, Variable, enclosing, every, name_of, named
+from layoutopt.kernels.read.source import (
+    File,
+    Source,
+    Variable,
+    enclosing,
+    every,
+    is_of_template,
+    name_of,
+    named,
+)
 from layoutopt.kernels.read.values import Values
 from layoutopt.source.bounds import Bounds, is_given
 from layoutopt.source.edits import Edit
@@ -73,6 +82,8 @@ class Walk:
     open_column: str | None = None
     _seen: list[Variable] = field(default_factory=list)  # variables that point into it
     _taken: list[Node] = field(default_factory=list)  # what they were given
+    _casts: set[str] = field(default_factory=set)  # types that pointers into it are cast to
+    _is_open: bool = False  # whether a template decides one of them
 
     def __post_init__(self) -> None:
         self.bounds = Bounds(self.source, self.values)
@@ -348,9 +359,11 @@ class Walk:
         if size is None:
             self.refuse(file, node, f"the size of {name} is not known")
         self.check_whole(file, node, size)
-        is_open = self._is_of_template(file, type_) or self._is_deduced(self.array, "type")
-        if is_open and name not in ("void", self.array.type):
-            self.refuse(file, node, f"it is cast to {name}: a template decides where elements are")
+        if name not in ("void", self.array.type):
+            self._casts.add(name)
+            self._is_open = self._is_open or is_of_template(file, type_)
+            if self._is_deduced(self.array, "type") or (self._is_open and len(self._casts) > 1):
+                self.refuse(file, node, f"it is cast to {name}: a template decides where elements are")
         self.follow(file, node, replace(pointer, element=size, type=name, extents_left=1))
 
     def _binary(self, file: File, parent: Node, node: Node, pointer: Pointer) -> None:
@@ -434,18 +447,7 @@ class Walk:
     def _is_deduced(self, variable: Variable, part: str = "") -> bool:
         """Whether a template decides the type of a variable, or its extents; of a `part` of it alone."""
         node = variable.node.child_by_field_name(part) if part else variable.node
-        return self._is_of_template(variable.file, node, but=variable.identifier)
-
-    def _is_of_template(self, file: File, node: Node | None, but: Node | None = None) -> bool:
-        """Whether a parameter of a template around it is named in a node; the name `but` is none."""
-        head = enclosing(node, "template_declaration") if node is not None else None
-        listed = head.child_by_field_name("parameters") if head is not None else None
-        return any(
-            file.text(one) == file.text(other) and one != but
-            for one in (every(node) if node is not None else ())
-            for other in (every(listed) if listed is not None else ())
-            if one.type == other.type and one.type in ("identifier", "type_identifier")
-        )
+        return is_of_template(variable.file, node, but=variable.identifier)
 
     def _reached_once(self, file: File, node: Node, depth: int) -> bool:
         """Whether the expression around a pointer reaches one element at it, and nothing else.
@@ -513,7 +515,7 @@ class Walk:
         name = text.removesuffix("*").strip()
         size = 0 if name.split()[-1] == "void" else self.values.size(file, name)
         self.check_whole(file, cast, size or 0)
-        return size is not None and (name == self.array.type or not self._is_of_template(file, type_))
+        return size is not None and (name == self.array.type or not is_of_template(file, type_))
 
     def _is_whole_instruction(self, file: File, operand: Node) -> bool:
         """Whether an instruction in PTX reaches no further than it says, and that stays whole."""

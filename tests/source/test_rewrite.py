@@ -91,7 +91,9 @@ TYPED = "template <class T>\n__global__ void k(float* out) {\n __shared__ T s[51
 AS_INT = TYPED.replace(
     "((float4*)s)[threadIdx.x] = {};", "int* w = reinterpret_cast<int*>(s); w[threadIdx.x] = 0;"
 )
-OF_BYTES = TYPED.replace("T s[512]", "unsigned char s[2048]").replace("float4*)s", "T*)s")
+OF_BYTES = AS_INT.replace("T s[512]", "unsigned char s[2048]").replace(
+    "w[threadIdx.x] = 0;", "*(T*)(w + 1) = 0;"
+)
 BEFORE, ROWS = "s[t * 32] = 0;", "__shared__ float s[2][16][W];"
 ZERO = "s[s_at(0, t)] = 0;"
 POINTER = "#define W 32\n__device__ void f({}, int n) {{ p[n][1] = 0; }}"

@@ -345,6 +345,18 @@ def every(node: Node) -> Iterator[Node]:
         todo.extend(reversed(one.children))
 
 
+def is_of_template(file: File, node: Node | None, but: Node | None = None) -> bool:
+    """Whether a parameter of a template around it is named in a node; the name `but` is none."""
+    head = enclosing(node, "template_declaration") if node is not None else None
+    listed = head.child_by_field_name("parameters") if head is not None else None
+    return any(
+        file.text(one) == file.text(other) and one != but
+        for one in (every(node) if node is not None else ())
+        for other in (every(listed) if listed is not None else ())
+        if one.type == other.type and one.type in ("identifier", "type_identifier")
+    )
+
+
 def _below(node: Node) -> Iterator[Node]:
     """What is declared in a declarator, or a definition: the declarators in it, down to the name."""
     at: Node | None = node
