@@ -258,7 +258,7 @@ class Walk:
         """Refuse vectors of so many bytes that the layout would tear or misalign."""
         move = self.move
         unit = move.unit if move.terms or move.rows else math.gcd(move.row, move.extra)
-        if size > self.element and self._is_deduced(self.array, "type"):
+        if size > self.element and self.array.is_deduced("type"):
             self.refuse(file, node, f"vectors of {size} bytes may have other elements in another instance")
         if size > self.element and (unit % size or size & (size - 1)):  # others may begin anywhere
             self.refuse(file, node, f"vectors of {size} bytes would not stay whole")
@@ -362,7 +362,7 @@ class Walk:
         if name not in ("void", self.array.type):
             self._casts.add(name)
             self._is_open = self._is_open or is_of_template(file, type_)
-            if self._is_deduced(self.array, "type") or (self._is_open and len(self._casts) > 1):
+            if self.array.is_deduced("type") or (self._is_open and len(self._casts) > 1):
                 self.refuse(file, node, f"it is cast to {name}: a template decides where elements are")
         self.follow(file, node, replace(pointer, element=size, type=name, extents_left=1))
 
@@ -407,7 +407,7 @@ class Walk:
                 return
             if taken is None:
                 self.refuse(file, arguments, f"it is passed to {name}, which is not defined here once")
-            if taken[1].is_reference and (pointer.extents_left == 1 or self._is_deduced(taken[1])):
+            if taken[1].is_reference and (pointer.extents_left == 1 or taken[1].is_deduced()):
                 self.refuse(file, arguments, f"{name} takes it by reference")
             if pointer.extents_left == 1 and self._only_reached(taken[1], 0):
                 if not self._reached_once(file, node, 0):
@@ -443,11 +443,6 @@ class Walk:
         if depth > _MOST_DEPTH:
             return False
         return all(self._reached_once(file, use, depth) for file, use in self.source.uses(variable))
-
-    def _is_deduced(self, variable: Variable, part: str = "") -> bool:
-        """Whether a template decides the type of a variable, or its extents; of a `part` of it alone."""
-        node = variable.node.child_by_field_name(part) if part else variable.node
-        return is_of_template(variable.file, node, but=variable.identifier)
 
     def _reached_once(self, file: File, node: Node, depth: int) -> bool:
         """Whether the expression around a pointer reaches one element at it, and nothing else.

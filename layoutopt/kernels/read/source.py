@@ -58,6 +58,11 @@ class Variable(Struct, frozen=True, eq=False):
         """Whether it is one of a function."""
         return "parameter" in self.node.type
 
+    def is_deduced(self, part: str = "") -> bool:
+        """Whether a template decides its type, or its extents; of a `part` of the declaration alone."""
+        node = self.node.child_by_field_name(part) if part else self.node
+        return is_of_template(self.file, node, but=self.identifier)
+
     @property
     def is_reference(self) -> bool:
         """Whether it is another name of what it begins with."""
