@@ -188,7 +188,8 @@ class Moved(Walk):
     def run(self) -> list[Edit]:
         """The edits, and the function if it is called."""
         super().run()
-        if self._is_open and self._is_direct:
+        # An XOR needs whole blocks, whose bytes another instance has otherwise.
+        if self._is_open and (self._is_direct or self.move.terms):
             self.refuse(self.array.file, self.array.node, "a template decides where elements are")
         if self._is_called:
             self._check_pointers()
