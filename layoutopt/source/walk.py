@@ -350,12 +350,9 @@ class Walk:
 
     def _cast(self, file: File, node: Node, type_: Node | None, pointer: Pointer) -> None:
         """`node` is the pointer cast to `type_`."""
-        text = file.text(type_).strip() if type_ is not None else ""
-        name = re.sub(r"\b(const|__restrict__)\b", "", text).strip()
-        if not name.endswith("*") or name.endswith("**"):
-            self.refuse(file, node, f"it is cast to {text or 'another type'}")
-        name = name.removesuffix("*").strip()
-        size = 0 if name == "void" else self.values.size(file, name)
+        name, size = self._pointee(file, type_)
+        if type_ is None or not name or name.endswith("*"):
+            self.refuse(file, node, f"it is cast to {file.text(type_) if type_ else 'another type'}")
         if size is None:
             self.refuse(file, node, f"the size of {name} is not known")
         self.check_whole(file, node, size)
@@ -504,13 +501,16 @@ class Walk:
     def _is_whole_cast(self, file: File, cast: Node) -> bool:
         """Whether what a cast points to is known, and stays whole; casts to integers say nothing of that."""
         type_ = next((n for n in every(cast) if n.type == "type_descriptor"), None)
-        text = file.text(type_).strip() if type_ is not None else ""
-        if not text.endswith("*"):
-            return True
-        name = text.removesuffix("*").strip()
-        size = 0 if name.split()[-1] == "void" else self.values.size(file, name)
+        name, size = self._pointee(file, type_)
         self.check_whole(file, cast, size or 0)
-        return size is not None and (name == self.array.type or not is_of_template(file, type_))
+        is_own = name == self.array.type or not is_of_template(file, type_)
+        return not name or (size is not None and is_own)
+
+    def _pointee(self, file: File, type_: Node | None) -> tuple[str, int | None]:
+        """What a type points to, and its bytes, 0 of void and None if not known; no name of no pointer."""
+        text = re.sub(r"\b(const|__restrict__)\b", "", file.text(type_)).strip() if type_ is not None else ""
+        name = text.removesuffix("*").strip() if text.endswith("*") else ""
+        return name, 0 if name.split()[-1:] in ([], ["void"]) else self.values.size(file, name)
 
     def _is_whole_instruction(self, file: File, operand: Node) -> bool:
         """Whether an instruction in PTX reaches no further than it says, and that stays whole."""
@@ -524,7 +524,7 @@ class Walk:
         # The operand is an address, and nothing is worked out of it.
         operands = [n for n in every(instruction or operand) if n.type in _OPERANDS]
         name = re.match(r"\s*\[(\w+)\]", file.text(operand))
-        spelt = rf"%\w?(?:{operands.index(operand)}\b" + (rf"|\[{name[1]}\])" if name is not None else ")")
+        spelt = rf"%[a-z]?(?:{operands.index(operand)}\b" + (rf"|\[{name[1]}\])" if name is not None else ")")
         return len(re.findall(spelt, text)) == len(re.findall(rf"\[\s*{spelt}\s*\]", text))
 
     def _kept(self, file: File, parent: Node, node: Node, pointer: Pointer) -> None:
