@@ -41,7 +41,6 @@ from layoutopt.accesses.lower import (
     chosen_widths,
     lowered,
     named_choices,
-    stored,
     width_choices,
     with_loops,
     with_widths,
@@ -266,8 +265,7 @@ class Case(Struct, frozen=True):
         """The same accesses under other constraints on the layout."""
         asked = replace(self.asked, layout=layout)
         problem = replace(self.problem, layout=layout)
-        lowered = stored(problem) if self.view is None else self.view.problem(problem)
-        return replace(self, asked=asked, problem=problem, lowered=lowered)
+        return replace(self, asked=asked, problem=problem, lowered=lowered(problem).lowered)
 
 
 def cases(problem: Problem, device: Device) -> Iterator[Case]:
@@ -366,6 +364,7 @@ def check_claims(problem: Problem, gpu: Device, result: Result) -> None:
         case.check(table)
     except LayoutError as error:
         raise ProblemFileError("layout", str(error)) from None
+    _check_allowed(problem, result, layout)
     counts = case.count(table)
     weighted = case.weighted_excess(counts) / case.lanes.weight_unit
     stated = result.weighted_excess if result.weighted_excess is not None else result.excess
@@ -386,7 +385,6 @@ def check_claims(problem: Problem, gpu: Device, result: Result) -> None:
     if given_bytes < needed or (given_bytes > needed and not problem.is_dictated):
         wrong = f"the counts need a base aligned to {needed}, not {result.alignment_bytes}"
         raise ProblemFileError("alignment_bytes", wrong)
-    _check_allowed(problem, result, layout)
 
 
 def _check_allowed(problem: Problem, result: Result, layout: Layout) -> None:

@@ -113,7 +113,7 @@ class Board(Struct, frozen=True, eq=False, dict=True):
         for view in self.views():
             of_view = {i: self.within(words, view) for i, words in sharp}
             start = view.place * self.bank_bytes
-            met = view.vector_words, tuple(tuple([w - start for w in words]) for words in of_view.values())
+            met = view.vector_words, tuple(tuple(w - start for w in words) for words in of_view.values())
             if met not in seen:
                 seen.add(met)
                 found[view] = of_view

@@ -265,11 +265,10 @@ def _left_unproved(units: Sequence[Unit], points: Sequence[Point]) -> str:
 def _placed(unit: Unit, point: Point, base: int) -> PlacedTile:
     """The tiles of a unit from byte `base`: all in the same bytes, or one behind the other."""
     same_bytes = len(unit.copies) < len(unit.tiles)
-    places, next_base = [], base
+    places, next_base, offsets = [], base, point.result.table().ravel()
     for k, tile in enumerate(unit.tiles):
-        size = own_size = point.sizes[0 if same_bytes else k]
-        if same_bytes:  # of which a smaller tile takes the beginning
-            own_size = beginning_bytes(point.result.table().ravel(), tile, unit.asked.tile)
+        size = point.sizes[0 if same_bytes else k]
+        own_size = beginning_bytes(offsets, tile, unit.asked.tile) if same_bytes else size
         place = Place(tile.name, next_base, tile.stages, rounded_up(size, point.alignment), own_size)
         places.append(place)
         if not same_bytes:

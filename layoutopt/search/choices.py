@@ -48,7 +48,6 @@ from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.budget import OutOfTime, current, spending, unhurried
 from layoutopt.hardware.devices import Device
 from layoutopt.hardware.operations import parse_operation
-from layoutopt.layout.layout import Layout
 from layoutopt.problems.answer import EVERY_LAYOUT, Arrangement, Bound, Proof, Result, Status
 from layoutopt.problems.types import Access, Constraints, Problem
 from layoutopt.search.lanes import under_layout
@@ -531,21 +530,21 @@ class _Lanes(_Open):
             layout, table = case.as_lowered(result.layout), case.table(result.layout)
             excess = case.weighted_excess(case.count(table))
             case.check(table)
-            proposal = self._proposal(case, layout, excess, result, self.floor)
+            # The hardware that dictates the layout fixes its alignment; free lanes do not change it.
+            alignment = result.alignment_bytes if self.problem.is_dictated else None
+            found = Found(layout, result.family or "", excess, case.size(table), alignment)
+            proposal = self._proposal(case, found, result, self.floor)
             answer = verified(case, proposal)
         reports = named_choices(answer.result.accesses, self.problem, settled)
         answer = answer.saying(accesses=reports, method=self.ask.method)
         return _Solved(answer.rank, answer, complete=proposal.complete)
 
-    def _proposal(
-        self, case: Case, layout: Layout, excess: float, result: Result, floor: Result | None
-    ) -> Proposal:
+    def _proposal(self, case: Case, found: Found, result: Result, floor: Result | None) -> Proposal:
         """A layout under the lanes chosen for it, with the bounds that hold for every assignment of lanes.
 
         Args:
             case: with the lanes chosen.
-            layout: of `result`, as one of what is searched.
-            excess: what it has with them, weighted.
+            found: the layout of `result`, and what it has with them.
             result: the answer that gave the layout.
             floor: that to the problem in which a free access is its segments alone (*relaxed*, see the
                 module), which bounds every assignment; None where nothing does.
@@ -565,18 +564,15 @@ class _Lanes(_Open):
         # The relaxed problem proves its bytes at its own excess, which may be a fraction of a wavefront: at
         # the next whole number, a smaller layout may exist.
         bytes_bound = Proved(self.problem.tile.bytes)
-        if objective.excess_first and proved and excess == least:
+        if objective.excess_first and proved and found.weighted_excess == least:
             bytes_bound = Proved(proof.bytes.lower_bound, proof.bytes.scope, by)
         # Of every layout of any kind, and what that rests on.
         general = bound if bound.everywhere and bound.lower_bound else proof.every_layout
         every_layout = None
         if general is not None:
             every_layout = math.ceil(in_trace_unit(general.lower_bound)), proof.evidence
-        # The hardware that dictates the layout fixes its alignment; free lanes do not change it.
-        alignment = result.alignment_bytes if self.problem.is_dictated else None
-        size = case.size(case.table(case.as_elements(layout)))
         return Proposal(
-            Found(layout, result.family or "", excess, size, alignment),
+            found,
             excess_bound=Proved(math.ceil(least), bound.scope, by),
             bytes_bound=bytes_bound,
             plain_bound=Proved(0),

@@ -187,4 +187,9 @@ def test_a_certificate_has_the_bytes_of_a_smaller_tile_in_the_same_bytes():
         overlay=[["A"], ["B"]],
         same_layout=True,
     )
-    holds(data, certified(data))
+    given = certified(data)
+    assert [(place["tile"], place["bytes"]) for place in given["tiles"][0]["places"]] == [
+        ("A", 256),
+        ("B", 512),
+    ]
+    holds(data, given)

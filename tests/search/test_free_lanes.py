@@ -24,7 +24,7 @@ from layoutopt.files.result_file import answer_from_data
 from layoutopt.ground.budget import OutOfTime
 from layoutopt.hardware.devices import device
 from layoutopt.problems.answer import Bound, Status
-from layoutopt.search.proposal import Ask
+from layoutopt.search.proposal import Ask, Found
 
 
 def problem(accesses, shape=(32, 128), element="f32", threads=256, **more):
@@ -358,7 +358,8 @@ def test_half_a_wavefront_proves_no_bytes():
     assert joint.lanes.scale == 2
     proof = replace(result.proof, excess=Bound(1, "families none"), bytes=Bound(10**6, "families none"))
     case = case_of(joint.natural, device("sm_90"))
-    found = joint._proposal(case, result.layout, 1, result, replace(result, proof=proof))
+    layout = Found(result.layout, "none", weighted_excess=1, bytes=result.bytes)
+    found = joint._proposal(case, layout, result, replace(result, proof=proof))
     assert (found.excess_bound.lower_bound, found.bytes_bound.lower_bound) == (1, 16384)
 
 

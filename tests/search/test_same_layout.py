@@ -240,21 +240,6 @@ def test_what_cannot_share_is_refused(data, error):
         solve(from_data(data))
 
 
-def test_a_smaller_tile_in_the_same_bytes_takes_the_beginning_of_the_layout():
-    data = data_of(
-        """32 threads; name two; target sm_90
-        tile A: 8x16 f16
-        tile B: 8x16 f32
-        a: store 4 [tid // 8 + 4*i, tid % 8 * 2]; i<2; tile A
-        b: store 8 [tid // 8 + 4*i, tid % 8 * 2]; i<2; tile B""",
-        overlay=[["A"], ["B"]],
-        same_layout=True,
-    )
-    (layout,) = (found := solve(from_data(data))).tiles
-    assert {place.tile: place.bytes for place in layout.places} == {"A": 256, "B": 512}
-    check_answer(from_data(data), GPU, found)
-
-
 def test_a_width_chosen_in_a_shared_layout_is_one_in_the_tile_that_has_it():
     """Halves and words share a layout in a budget that the pads of a row go beyond: it is solved again."""
     asked = from_data(data_of(
