@@ -273,7 +273,8 @@ def in_orders(space: Space, orders: IntArray, pads: IntArray) -> tuple[IntArray,
         inside = pitch * shape[d]  # elements that the dimensions so far take
     if "pad" not in space.families:
         valid &= spans_of(space, pitches) <= math.prod(space.shape)
-    valid[valid] = [space.whole.hold(some) for some in pitches[valid].tolist()]
+    aligned = space.whole
+    valid &= ~(pitches % aligned.modulus @ aligned.rows.T % aligned.modulus).any(axis=1)
     return pitches, valid
 
 

@@ -5,15 +5,17 @@ anybody waits, and the model has no better way among them. Phase by phase, all o
 once, and most fall at the first phase (`likely`).
 
 Out of time, first pads after every so many elements of row-major, by rising bytes. Then pads of whole
-dimensions: a climb from row-major, then from orders drawn at random, goes to the best of the layouts that
-exchange two dimensions, move one, or give one another pad. They are counted together, over some of the
-phases; where none is better, the top is counted over all of them. Nothing is refuted.
+dimensions: a climb goes to the best of the layouts in which one dimension lies anywhere in the order, with
+any pad, until no dimension makes it better. The first begins at row-major, the others at places drawn at
+random, or near the best so far. Layouts are counted together, over some of the phases, of those that any
+pitches serve alike one; the top is counted over all of them. Nothing is refuted.
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -41,17 +43,15 @@ _SHARE, _SHARE_BESIDE_SWIZZLES, _SHARE_OF_INTERVALS = 0.5, 0.35, 0.1
 _MOST_INTERVALS: Final = 512  # layouts with pads at intervals
 _INTERVALS_TOGETHER: Final = 32  # of these, counted together
 _LEAST_SECONDS: Final = 0.1  # for the first climb, over some of the phases, which is better than row-major
-_CLIMBS: Final = 48
-_STEPS: Final = 32  # of a climb, at most
-_PHASES: Final = 32  # of each rule, by which the layouts beside one are compared
-_PADS: Final = 12  # of each dimension, drawn at random
+_FRUITLESS: Final = 64  # climbs without a better layout, after which there is none
+_ANEW: Final = 0.5  # share of the climbs that begin at a place drawn at random; others begin near the best
+_SHAKEN: Final = 3  # dimensions that are put elsewhere for these
+_UNPADDED: Final = 0.2  # share of the pads drawn that are none
+_LOOKED_AT, _PHASES = 1024, 32  # phases of each rule; of those apart, by how many layouts are ranked
+_PLACES: Final = 256  # layouts that are ranked together, about
 _SEED: Final = 1
-_EFFORT_AN_ENTRY: Final = 6e-8  # seconds of work for each lane of a phase, in each layout that is counted
-
-# A layout of pitches: dimensions of more than one element, slowest first; their pads in steps, from the
-# inside out. Its rank: excess over some of the phases, span in elements, pitches.
-_Place = tuple[tuple[int, ...], tuple[int, ...]]
-_Rank = tuple[int, int, Pitches]
+# Seconds of work for a layout that is ranked, and for each lane of a phase in a layout that is counted.
+_EFFORT_A_PLACE, _EFFORT_AN_ENTRY = 3e-6, 2.5e-8
 
 
 def likely(scene: Scene) -> Iterator[Linearisation]:
@@ -70,7 +70,8 @@ def counted_together(tile: Tile, phase_set: PhaseSet, pitches: IntArray) -> tupl
     `pitches`: in elements, shape (layouts, dims).
     """
     at = np.stack(np.unravel_index(np.maximum(phase_set.elements, 0), tile.shape), axis=-1)
-    words = words_of(phase_set, np.moveaxis(at @ pitches.T, -1, 0), tile.element_bytes)
+    offsets = (pitches.astype(np.float64) @ at.reshape(-1, pitches.shape[1]).T).astype(np.int64)
+    words = words_of(phase_set, offsets.reshape(-1, *phase_set.elements.shape), tile.element_bytes)
     return costs_of(phase_set, words), ideal_of(phase_set, words)
 
 
@@ -115,73 +116,130 @@ def _count(scene: Scene, candidate: Linearisation) -> None:
         scene.tally.counted.append(scene.plain(candidate))
 
 
+class _Place(NamedTuple):
+    """A layout of pitches, and what ranks it."""
+
+    excess: int  # over some of the phases
+    span: int  # elements
+    pitches: Pitches
+    order: IntArray  # dimensions of more than one element, slowest first
+    pads: IntArray  # of these, in steps beyond what alignment demands
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        return self.excess, self.span
+
+
 class _Climb:
-    """Climbs to layouts of pitches that no layout beside them is better than, by some of the phases."""
+    """Climbs to layouts of pitches that no change of one dimension makes better, by some of the phases."""
 
     def __init__(self, scene: Scene) -> None:
         self.scene, self.space = scene, scene.space
         self.fixed = fixed_order(scene.space)
+        self.pads = np.arange(scene.space.period if "pad" in scene.space.families else 1)
         self.rng = np.random.default_rng(_SEED)
-        self.few = [self._some(s) for s in scene.sets if len(s.elements)]
-        self._ranks: dict[_Place, _Rank | None] = {}  # None: it is no layout
+        some = [self._some(s, _LOOKED_AT) for s in scene.sets if len(s.elements)]
+        self.few = [self._some(_apart(s, scene.tile), _PHASES) for s in some]
 
-    def _some(self, phase_set: PhaseSet) -> PhaseSet:
+    def _some(self, phase_set: PhaseSet, most: int) -> PhaseSet:
         """A few phases drawn at random, weighted as all."""
         count = len(phase_set.elements)
-        rows = np.sort(self.rng.permutation(count)[:_PHASES])
+        rows = np.sort(self.rng.permutation(count)[:most])
         return replace(some := phase_set.only(rows), weight=some.weight * (count // len(rows)))
 
     def tops(self) -> Iterator[Linearisation]:
-        """Where the climbs end, each once: from row-major, then from places drawn at random."""
-        dims = tuple(d for d in self.fixed or range(len(self.space.shape)) if self.space.shape[d] > 1)
-        seen: set[Pitches] = set()
-        for number in range(_CLIMBS):
-            order = tuple(self.rng.permutation(dims).tolist()) if number and self.fixed is None else dims
-            pads = self.rng.integers(0, _PADS, len(dims)) * (number > 0 and "pad" in self.space.families)
-            top = self._top((order, tuple(pads.tolist())))
-            if top is not None and top not in seen:
-                seen.add(top)
-                yield linearisation(top, self.space)
+        """Where climbs end: from row-major, from places drawn at random, and from near the best so far.
 
-    def _top(self, place: _Place) -> Pitches | None:
+        Of the last only those that are as good as the best.
+        """
+        dims = np.array([d for d in self.fixed or range(len(self.space.shape)) if self.space.shape[d] > 1])
+        best, fruitless = self._top(dims, np.zeros_like(dims)), 0
+        if best is not None:
+            yield linearisation(best.pitches, self.space)
+        while fruitless < _FRUITLESS and len(dims):
+            fruitless += 1
+            near = None if self.rng.random() < _ANEW else best
+            top = self._top(*(self._drawn(dims) if near is None else self._shaken(near)))
+            if top is not None and (near is None or top.rank <= near.rank):
+                yield linearisation(top.pitches, self.space)
+            if top is not None and (best is None or top.rank < best.rank):
+                best, fruitless = top, 0
+
+    def _drawn(self, dims: IntArray) -> tuple[IntArray, IntArray]:
+        """An order and pads drawn at random."""
+        return dims if self.fixed is not None else self.rng.permutation(dims), self._pads(len(dims))
+
+    def _shaken(self, place: _Place) -> tuple[IntArray, IntArray]:
+        """The order and pads of a place, with a few dimensions put elsewhere and pads drawn at random."""
+        order, pads = place.order, place.pads
+        for k in self.rng.integers(0, len(order), _SHAKEN).tolist():
+            at = k if self.fixed is not None else int(self.rng.integers(len(order)))
+            (order,), (pads,) = _put(order, pads, k, np.array([at]), self._pads(1))
+        return order, pads
+
+    def _pads(self, count: int) -> IntArray:
+        """Pads drawn at random, some of them none."""
+        drawn: IntArray = self.rng.choice(self.pads, count) * (self.rng.random(count) > _UNPADDED)
+        return drawn
+
+    def _top(self, order: IntArray, pads: IntArray) -> _Place | None:
         """Where the climb from a place ends; the place may be no layout, those beside it count then."""
-        best: _Rank | None = None
-        for _ in range(_STEPS):
-            beside = dict.fromkeys([*([place] * (best is None)), *self._beside(*place)])
-            self._rank([p for p in beside if p not in self._ranks])
-            ranks = [(rank, p) for p in beside if (rank := self._ranks[p]) is not None]
-            rank, at = min(ranks, key=lambda pair: pair[0][:2], default=(None, place))
-            if rank is None or (best is not None and rank[:2] >= best[:2]):
-                break
-            best, place = rank, at
-        return None if best is None else best[2]
+        best, fruitless = self._best(order[None], pads[None]), 0
+        places = 1 if self.fixed is not None else len(order)
+        together = max(1, _PLACES // (places * len(self.pads)))  # dimensions that are looked at at once
+        dims = itertools.cycle(self.rng.permutation(order).tolist())
+        while fruitless < len(order):
+            beside = [self._beside(order, pads, d) for d in itertools.islice(dims, together)]
+            found = self._best(*map(np.concatenate, zip(*beside, strict=True)))
+            fruitless += together
+            if found is not None and (best is None or found.rank < best.rank):
+                best, order, pads, fruitless = found, found.order, found.pads, 0
+        return best
 
-    def _beside(self, order: tuple[int, ...], pads: tuple[int, ...]) -> Iterator[_Place]:
-        """Places with two dimensions exchanged, one moved, or another pad."""
-        for a, b in itertools.combinations(range(len(order)), 2) if self.fixed is None else ():
-            exchanged = list(order)
-            exchanged[a], exchanged[b] = order[b], order[a]
-            yield tuple(exchanged), pads
-            yield (*order[:a], *order[a + 1 : b + 1], order[a], *order[b + 1 :]), pads
-        for k, pad in enumerate(pads if "pad" in self.space.families else ()):
-            drawn = self.rng.integers(0, self.space.period, _PADS).tolist()
-            for other in (0, pad - 1, pad + 1, *drawn):
-                if other >= 0:
-                    yield order, (*pads[:k], other, *pads[k + 1 :])
+    def _beside(self, order: IntArray, pads: IntArray, d: int) -> tuple[IntArray, IntArray]:
+        """Places with one dimension anywhere in the order, and with any pad."""
+        k = order.tolist().index(d)
+        places = np.arange(len(order)) if self.fixed is None else np.array([k])
+        return _put(order, pads, k, np.repeat(places, len(self.pads)), np.tile(self.pads, len(places)))
 
-    def _rank(self, new: Sequence[_Place]) -> None:
-        """Add the ranks of places to `_ranks`."""
+    def _best(self, orders: IntArray, pads: IntArray) -> _Place | None:
+        """The best of some places; None where none of them is a layout that fits."""
         checkpoint()
-        self._ranks.update(dict.fromkeys(new))
-        if not new:
-            return
-        pitches, in_family = in_orders(self.space, *(np.array(part) for part in zip(*new, strict=True)))
+        pitches, valid = in_orders(self.space, orders, pads[:, ::-1])
         spans = spans_of(self.space, pitches)
-        fitting = np.flatnonzero(in_family & [self.scene.fits(span) for span in spans.tolist()])
-        excess = np.zeros(len(fitting), np.int64)
-        for phase_set in self.few if len(fitting) else ():
-            costs, ideal = counted_together(self.scene.tile, phase_set, pitches[fitting])
-            current().charge(_EFFORT_AN_ENTRY * len(fitting) * phase_set.elements.size)
+        if self.scene.limit_elements is not None:
+            valid &= spans <= self.scene.limit_elements
+        if not (left := np.flatnonzero(valid)).size:
+            return None
+        entries = sum(phase_set.elements.size for phase_set in self.few)
+        current().charge(_EFFORT_A_PLACE * len(orders) + _EFFORT_AN_ENTRY * entries * len(left))
+        excess = np.zeros(len(left), np.int64)
+        for phase_set in self.few:
+            costs, ideal = counted_together(self.scene.tile, phase_set, pitches[left])
             excess += (costs - ideal) @ phase_set.weight
-        for k, over in zip(fitting.tolist(), excess.tolist(), strict=True):
-            self._ranks[new[k]] = over, int(spans[k]), tuple(pitches[k].tolist())
+        least = int(np.lexsort((spans[left], excess))[0])
+        k = left[least]
+        return _Place(int(excess[least]), int(spans[k]), tuple(pitches[k].tolist()), orders[k], pads[k])
+
+
+def _put(order: IntArray, pads: IntArray, k: int, at: IntArray, other: IntArray) -> tuple[IntArray, IntArray]:
+    """Orders and pads in which entry `k` lies at each place of `at`, with each pad of `other`."""
+    places, rest = np.arange(len(order)), np.delete(np.arange(len(order)), k)
+    before = np.minimum(places - (places > at[:, None]), len(order) - 2)  # which of the rest lies there
+    source = np.where(places == at[:, None], k, rest[before] if len(rest) else k)
+    return order[source], np.where(source == k, other[:, None], pads[source])
+
+
+def _apart(s: PhaseSet, tile: Tile) -> PhaseSet:
+    """One of the phases that cost the same under all pitches, weighted as all of these.
+
+    Their elements lie in the same places against one another, moved by whole words.
+    """
+    rule, size = s.rule, tile.element_bytes
+    word_bytes = rule.bank_bytes * (rule.banks if rule.row_words > 1 else 1)  # for Kepler, a row of them
+    step = math.lcm(word_bytes, size) // size
+    at = np.stack(np.unravel_index(np.maximum(s.elements, 0), tile.shape), axis=-1)
+    moved = at - at[:, -1:] // step * step  # the last lane is there: rows are sorted
+    moved[s.elements < 0] = -max(tile.shape)
+    _, first, which = np.unique(moved.reshape(len(at), -1), axis=0, return_index=True, return_inverse=True)
+    return replace(s.only(first), weight=np.bincount(which.ravel(), s.weight).astype(np.int64))

@@ -176,3 +176,13 @@ def test_what_the_ablation_switches_off_is_there_and_in_its_table():
     for mechanism, parts in ablate.MECHANISMS.items():
         assert f"| {mechanism} |" in table
         assert all(callable(getattr(*ablate.place(target))) for target, _ in parts)
+
+
+def test_pads_of_four_dimensions_at_once():
+    """Climbs from places drawn at random alone ended at one excess wavefront."""
+    problem = problem_of(
+        "2x2x2x2x6 f32, 64 threads; families none pad",
+        "a: store 4 [tid//24%2, tid//2%2, tid//48%2, tid%2, tid//4%6]",
+        "b: load 4 [tid//2%2, tid//8%2, tid//4%2, tid%2, tid//16%6]",
+    )
+    assert solve(problem).excess == 0
