@@ -54,9 +54,6 @@ class Pitched(Walk):
 
     def subscript(self, file: File, node: Node, pointer: Pointer, index: Node) -> None:
         """No edit."""
-        if pointer.extents_left > 1:
-            self.follow(file, node, replace(pointer, extents_left=pointer.extents_left - 1, in_row=True))
-            return
         if not pointer.in_row:
             self.refuse(file, node, "the array is used as one line")
         is_start = pointer.is_first and file.text(index) == "0"
@@ -107,9 +104,9 @@ class Pitched(Walk):
         self.refuse(file, call, f"the pitch of {self.extents[-1]} elements is no argument")
 
     def by_hand(self) -> str:
-        """What a refusal advises: longer rows."""
+        """How far rows lie apart."""
         width = self.extents[-1]
-        return f"rows lie {width + self._extra} elements apart, not {width}"
+        return f"take rows as {width + self._extra} elements apart, not {width}"
 
 
 @dataclass
@@ -126,14 +123,10 @@ class Transposed(Walk):
 
     def subscript(self, file: File, node: Node, pointer: Pointer, index: Node) -> None:
         """The last two indices of several change places."""
-        if pointer.extents_left > 1:
-            terms = (*pointer.terms, ("+", index))
-            self.follow(file, node, replace(pointer, extents_left=pointer.extents_left - 1, terms=terms))
-            return
         row = node.child_by_field_name("argument")
         base = row.child_by_field_name("argument") if row is not None else None
         if base is None or pointer.type or len(pointer.terms) != len(self.extents) - 1:
-            self.refuse(file, node, "the array is used as one line")
+            self.refuse(file, node, "a pointer into rows is used")
         if not self.bounds.is_plain(file, node):
             self.refuse(file, node, "an index may have an effect, and they change places")
         self.edit(file, node, base, "[", index, "][", pointer.terms[-1][1], "]")
@@ -150,23 +143,12 @@ class Transposed(Walk):
     def address(self, file: File, node: Node, pointer: Pointer) -> None:
         """Where the element lies now."""
         if pointer.only_index is None:
-            self.refuse(file, node, "the array is used as one line")
-
-    def sum(self, file: File, node: Node, pointer: Pointer, sign: str, other: Node) -> None:
-        """A row is none any more."""
-        self.refuse(file, node, "a pointer into rows is used")
-
-    def kept(self, file: File, node: Node, pointer: Pointer, variable: Variable, first: bool) -> None:
-        """Likewise."""
-        self.refuse(file, node, "a pointer into rows is used")
-
-    def passed(self, file: File, node: Node, pointer: Pointer, function: Node, parameter: Variable) -> None:
-        """Likewise."""
-        self.refuse(file, node, "a pointer into rows is used")
+            self.refuse(file, node, "a pointer into rows is used")
 
     def by_hand(self) -> str:
-        """The new index."""
-        return f"column c of row r lies at c * {self.move.column_bytes // self.element} + r"
+        """The new indices."""
+        plane = f"{self.array.name}{'[q]' * (len(self.extents) - 2)}"
+        return f"write {plane}[c][r] for {plane}[r][c]"
 
 
 @dataclass
@@ -184,6 +166,12 @@ class Moved(Walk):
         while any(re.search(rb"\b%s\b" % name.encode(), file.data) for file in self.source.files):
             name += "_"
         return name
+
+    def _without_macro(self, name: str) -> str:
+        """A name for a parameter of the function: this one, if no macro has it."""
+        define = re.compile(rb"#\s*define\s+%s\b" % name.encode())
+        is_macro = name in self.source.macros or any(define.search(file.data) for file in self.source.files)
+        return self._without_macro(f"{name}_") if is_macro else name
 
     def run(self) -> list[Edit]:
         """The edits, and the function if it is called."""
@@ -239,8 +227,7 @@ class Moved(Walk):
         line = file.data.rfind(b"\n", 0, array.node.start_byte) + 1
         indent = re.match(rb"[ \t]*", file.data[line : array.node.start_byte])
         new_line = "\n" + (indent[0].decode() if indent is not None else "")
-        names, body = self._new_index()
-        parameters = ", ".join(f"int {name}" for name in names) + (", int r = 0" if self.takes_rows else "")
+        parameters, body = self._new_index()
         if array.function is None:
             text = f"\n__device__ __forceinline__ int {self._function}({parameters}) {{ return {body}; }}"
         else:
@@ -260,11 +247,8 @@ class Moved(Walk):
         self.edits.append(Edit(file, end, end, (text,)))
 
     def subscript(self, file: File, node: Node, pointer: Pointer, index: Node) -> None:
-        """An extent of several, or an element."""
-        if pointer.extents_left > 1:
-            terms = (*pointer.terms, ("+", index))
-            self.follow(file, node, replace(pointer, terms=terms, extents_left=pointer.extents_left - 1))
-        elif len(self.extents) > 1:
+        """An element of rows, or of one line."""
+        if len(self.extents) > 1:
             self._element_of_rows(file, node, pointer, index)
         else:
             self._element_of_flat(file, node, pointer, index)
@@ -276,7 +260,7 @@ class Moved(Walk):
         elif len(self.extents) <= 1:
             self._replace_address(file, node, pointer, follow=True)
         elif pointer.only_index is None:
-            self.refuse(file, node, "the array is used as one line")
+            self.refuse(file, node, "a pointer into rows is used")
         else:
             self._replace_last_index(file, pointer)
 
@@ -284,7 +268,7 @@ class Moved(Walk):
         """`pointer[index]` in an array of several extents: an element, or the vector that it begins."""
         if pointer.only_index is None or file.text(index) != "0":
             if pointer.type or len(pointer.terms) != len(self.extents) - 1 or pointer.only_index is not None:
-                self.refuse(file, node, "the array is used as one line")
+                self.refuse(file, node, "a pointer into rows is used")
             pointer = replace(pointer, only_index=index)
         self.element_at(file, node, pointer)
 
@@ -300,8 +284,7 @@ class Moved(Walk):
             if isinstance(row, Node) and not self.bounds.is_plain(file, row):
                 self.refuse(file, row, "it may have an effect, and would stand twice")
         parts: list[str | Node] = [rows[-1]]
-        if len(rows) > 1 and self.extents[-2] % self.move.period_rows:
-            # The XOR does not begin anew with each plane: it needs the number of the row among all rows.
+        if self._counts_all_rows:
             parts, stride = ["(", rows[-1], ")"], 1
             for part, size in zip(rows[-2::-1], self.extents[-2:0:-1], strict=True):
                 stride *= size
@@ -424,7 +407,7 @@ class Moved(Walk):
     def sum(self, file: File, node: Node, pointer: Pointer, sign: str, other: Node) -> None:
         """`pointer + other`: no edit, as the pointer keeps its old place; its offset grows."""
         if len(self.extents) > 1:
-            self.refuse(file, node, "the array is used as one line")
+            self.refuse(file, node, "a pointer into rows is used")
         ratio = self.ratio(file, node, pointer)
         term = (sign, other) if ratio == 1 else (f"{sign} {ratio} *", other)
         direct = other if not pointer.terms and ratio == 1 and sign == "+" else None
@@ -438,12 +421,12 @@ class Moved(Walk):
         elif pointer.only_index is not None:
             self._replace_last_index(file, pointer)
         else:
-            self.refuse(file, node, "the array is used as one line")
+            self.refuse(file, node, "a pointer into rows is used")
 
     def kept(self, file: File, node: Node, pointer: Pointer, variable: Variable, first: bool) -> None:
         """The variable keeps the old place; its uses are followed with its distance from the array."""
         if len(self.extents) > 1:
-            self.refuse(file, node, "a pointer into the array is kept")
+            self.refuse(file, node, "a pointer into rows is used")
         if "volatile" in variable.file.text(variable.node).split("=")[0].split():
             name = (pointer.type or self.array.type).removeprefix("volatile ")
             pointer = replace(pointer, type=f"volatile {name}")
@@ -456,17 +439,32 @@ class Moved(Walk):
             self.follow(where, use, replace(pointer, terms=terms, only_index=None, extents_left=1))
 
     def by_hand(self) -> str:
-        """What a refusal advises: the function."""
-        names, body = self._new_index()
-        what = {"e": "element e", "c": "column c", "rc": "column c of row r"}[names]
-        return f"{what} lies at {body}"
+        """The new index, without the function."""
+        if len(self.extents) <= 1:
+            name = self.array.name
+            return f"write {name}[{self.move.new_index('e', self.element)}] for {name}[e]"
+        plane = f"{self.array.name}{'[q]' * (len(self.extents) - 2)}"
+        row, told = ("row", ", row counted in all planes") if self._counts_all_rows else ("r", "")
+        column = self.move.new_index("c", self.element, "" if self.move.inside else row)
+        return f"write {plane}[r][{column}] for {plane}[r][c]{told}"
+
+    @property
+    def _counts_all_rows(self) -> bool:
+        """Whether an XOR does not begin anew with each plane: it needs a row's number among all rows."""
+        return len(self.extents) > 2 and self.extents[-2] % self.move.period_rows > 0
 
     def _new_index(self) -> tuple[str, str]:
-        """The one-letter parameters of the function, and what it returns as C."""
-        names = "c" if self.move.inside else "rc" if len(self.extents) > 1 else "e"
-        index = self.move.new_index(names[-1], self.element, "r" if names == "rc" else "")
+        """The parameters of the function and what it returns, as C; their letters are those of no macros."""
+        row, column, element = (self._without_macro(letter) for letter in "rce")
+        if self.move.inside or len(self.extents) > 1:
+            of_row = "" if self.move.inside else row
+            parameters = f"int {column}" if self.move.inside else f"int {row}, int {column}"
+            return parameters, self.move.new_index(column, self.element, of_row)
+        index = self.move.new_index(element, self.element)
         pitch = (self.move.row + self.move.extra) // self.element
-        return names, f"r * {pitch} + {index}" if self.takes_rows else index
+        if self.takes_rows:
+            return f"int {element}, int {row} = 0", f"{row} * {pitch} + {index}"
+        return f"int {element}", index
 
 
 def _is_within(node: Node, other: Node) -> bool:

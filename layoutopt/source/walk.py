@@ -147,7 +147,7 @@ class Walk:
         raise NotImplementedError
 
     def subscript(self, file: File, node: Node, pointer: Pointer, index: Node) -> None:
-        """`node` is `pointer[index]`."""
+        """`node` is `pointer[index]`, an element."""
         raise NotImplementedError
 
     def element_at(self, file: File, node: Node, pointer: Pointer) -> None:
@@ -156,7 +156,7 @@ class Walk:
 
     def sum(self, file: File, node: Node, pointer: Pointer, sign: str, other: Node) -> None:
         """`node` is `pointer + other`, or minus."""
-        raise NotImplementedError
+        self.refuse(file, node, "a pointer into rows is used")
 
     def address(self, file: File, node: Node, pointer: Pointer) -> None:
         """An instruction takes the pointer at `node`, and reaches an element there."""
@@ -164,11 +164,12 @@ class Walk:
 
     def kept(self, file: File, node: Node, pointer: Pointer, variable: Variable, first: bool) -> None:
         """A variable takes the pointer, perhaps as its first value."""
-        raise NotImplementedError
+        self.refuse(file, node, "a pointer into rows is used")
 
     def passed(self, file: File, node: Node, pointer: Pointer, function: Node, parameter: Variable) -> None:
         """A function of the source takes the pointer, and does more than to reach one element there."""
-        self.refuse(file, node, f"it is passed to {parameter.file.function_name(function)}")
+        name = parameter.file.function_name(function)
+        self.refuse(file, node, f"it is passed to {name}, which does more than reach one element at it")
 
     def matrix(self, file: File, node: Node, pointer: Pointer, call: Node) -> None:
         """`wmma` loads or stores a matrix there."""
@@ -194,12 +195,14 @@ class Walk:
             if len(indices) != 1:
                 self.refuse(file, parent, "an index of several parts")
             if pointer.extents_left > 1:
-                pointer = replace(pointer, is_first=pointer.is_first and file.text(indices[0]) == "0")
-            self.subscript(file, parent, self._along_row(file, pointer, "+", indices[0]), indices[0])
+                self._row(file, parent, pointer, indices[0])
+            else:
+                self.subscript(file, parent, self._along_row(file, pointer, "+", indices[0]), indices[0])
         elif kind == "pointer_expression" and file.text(parent.children[0]) == "*":
             if pointer.extents_left > 1:
-                self.refuse(file, parent, "the array is used as one line")
-            self.element_at(file, parent, pointer)
+                self._row(file, parent, pointer, "0")
+            else:
+                self.element_at(file, parent, pointer)
         elif kind == "cast_expression" and role == "value":
             self._cast(file, parent, parent.child_by_field_name("type"), pointer)
         elif kind == "binary_expression":
@@ -220,10 +223,20 @@ class Walk:
             pass  # the variable takes another value, which is followed where it comes from
         elif kind == "update_expression":
             self.step(file, parent, pointer)
-        elif kind == "sizeof_expression" and self._keeps_size():
-            pass
+        elif kind == "sizeof_expression":
+            if not self._keeps_size():
+                self.refuse(file, parent, "its size, or that of a row, is used")
         else:
-            self.refuse(file, parent, f"it is used in a {kind.replace('_', ' ')}")
+            is_type = node.type == "type_identifier"  # to the parser, in a declaration such as `View v(s);`
+            place = enclosing(node, "declaration", "expression_statement") if is_type else parent
+            self.refuse(file, place or parent, "what is done with it is not followed")
+
+    def _row(self, file: File, node: Node, pointer: Pointer, index: str | Node) -> None:
+        """`node` is `pointer[index]`, which is no element but a row, or a plane."""
+        terms = (*pointer.terms, ("+", index))
+        is_first = pointer.is_first and (index if isinstance(index, str) else file.text(index)) == "0"
+        row = replace(pointer, terms=terms, is_first=is_first, in_row=True)
+        self.follow(file, node, replace(row, extents_left=pointer.extents_left - 1))
 
     def _keeps_size(self) -> bool:
         """Whether the array, and its rows, take as many bytes as before; a pointer to it has none."""
@@ -297,7 +310,7 @@ class Walk:
             if is_reference or any("&" in file.text(n) for n in said):
                 self.refuse(file, above, "a reference to an element is returned")
         elif (type_ := self._reference_cast(above)) is not None:
-            size = self.values.size(file, file.text(type_).replace("&", ""))
+            size = self.values.size(file, type_.child_by_field_name("type"))
             if size is None:
                 self.refuse(file, above, "the size of what it is cast to is not known")
             self.check_whole(file, above, size)
@@ -403,7 +416,7 @@ class Walk:
                 self.address(file, node, pointer)
                 return
             if taken is None:
-                self.refuse(file, arguments, f"it is passed to {name}, which is not defined here once")
+                self.refuse(file, call, f"it is passed to {name}, {self._why_not_into(file, called)}")
             if taken[1].is_reference and (pointer.extents_left == 1 or taken[1].is_deduced()):
                 self.refuse(file, arguments, f"{name} takes it by reference")
             if pointer.extents_left == 1 and self._only_reached(taken[1], 0):
@@ -412,6 +425,16 @@ class Walk:
                 self.address(file, node, pointer)
             else:
                 self.passed(file, node, pointer, *taken)
+
+    def _why_not_into(self, file: File, called: Node) -> str:
+        """Why a pointer is not followed into what is called."""
+        name = name_of(file, called)
+        macros = sum(macro.name == name for one in self.source.files for macro in one.macros)
+        count = macros + sum(len(one.functions.get(name, ())) for one in self.source.files)
+        if count > 1:
+            return f"which is defined {count} times here"
+        is_here = count == 1 or self.source.meant(file, called) is not None
+        return f"{'a macro, ' * macros}which is not {'followed' if is_here else 'defined here'}"
 
     def _is_reached_by_macro(self, name: str, arguments: Node, node: Node) -> bool:
         """Whether one macro has the name, and reaches one element at the argument `node`."""
@@ -510,7 +533,9 @@ class Walk:
         """What a type points to, and its bytes, 0 of void and None if not known; no name of no pointer."""
         text = re.sub(r"\b(const|__restrict__)\b", "", file.text(type_)).strip() if type_ is not None else ""
         name = text.removesuffix("*").strip() if text.endswith("*") else ""
-        return name, 0 if name.split()[-1:] in ([], ["void"]) else self.values.size(file, name)
+        if type_ is None or name.split()[-1:] in ([], ["void"]):
+            return name, 0
+        return name, self.values.size(file, type_.child_by_field_name("type"))
 
     def _is_whole_instruction(self, file: File, operand: Node) -> bool:
         """Whether an instruction in PTX reaches no further than it says, and that stays whole."""
@@ -564,8 +589,19 @@ class Walk:
             self.edits.append(new)
 
     def by_hand(self) -> str:
-        """What to write where this cannot."""
+        """What to write by hand where this cannot, behind the declaration."""
         raise NotImplementedError
+
+    def _declared_by_hand(self) -> Iterator[str]:
+        """What to declare and to ask for there, where either changes."""
+        file, name = self.array.file, self.array.name
+        new = {edit.start: str(edit.parts[0]) for edit in self.edits if edit.file is file}
+        extents = self.array.extents
+        if any(one is not None and one.start_byte in new for one in extents):
+            sizes = ("" if one is None else new.get(one.start_byte, file.text(one)) for one in extents)
+            yield f"declare {name}{''.join(f'[{size}]' for size in sizes)}"
+        if not extents or extents[0] is None:
+            yield f"ask for {self.move.bytes_of('B', True)} bytes where it was B"
 
     def refuse(self, file: File, node: Node, why: str) -> NoReturn:
         """A use is not understood.
@@ -575,8 +611,8 @@ class Walk:
         """
         text = " ".join(file.text(node).split())
         text = text if len(text) <= 60 else f"{text[:57]}..."
-        told = f"{self.array.name}: {why}: {text}; by hand: {self.by_hand()}"
-        raise ProblemFileError(file.place(node), told)
+        by_hand = ", ".join((*self._declared_by_hand(), self.by_hand()))
+        raise ProblemFileError(file.place(node), f"{self.array.name}: {why}: {text}; by hand: {by_hand}")
 
 
 def variable_of(file: File, value: Node) -> Variable | None:

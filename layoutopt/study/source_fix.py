@@ -323,7 +323,12 @@ class _ArrayFix(NamedTuple):
             if before <= _FREELY_ASKED < launch.shared_bytes and not is_allowed:
                 why = "more than 48 KB must be allowed by cudaFuncSetAttribute"
                 raise ProblemFileError(array.name, f"{plan.move.text}: {why}")
-        listed = self.code.compiled(plan.files)
+        try:
+            listed = self.code.compiled(plan.files)
+        except ProblemFileError as error:
+            first = re.split(r" \| | \(-", str(error).removeprefix("nvcc fails: "))[0]
+            why = f"{plan.move.text}: the source changed so does not compile: {first}"
+            raise ProblemFileError(array.name, why) from None
         program = replace(_same_kernel(now.program, listed).read(), parameters=now.program.parameters)
         evaluation = request.evaluated(program, launch)
         version = Version(plan.files, evaluation, listed, now.most_steps)

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
+from tree_sitter import Node
 
 from layoutopt.engine.conflicts import Counts, addressing_lanes, count_wavefronts
 from layoutopt.errors import LayoutError, ProblemFileError
@@ -29,7 +30,7 @@ from layoutopt.kernels.question.arrays import UsedArray, used_arrays
 from layoutopt.kernels.question.problem_data import array_problem, lane_steps
 from layoutopt.kernels.read.declarations import base_name, demangled
 from layoutopt.kernels.read.files import DEFAULT_TARGET, Listed, kernels, macros
-from layoutopt.kernels.read.source import Source, Variable, enclosing
+from layoutopt.kernels.read.source import File, Source, Variable, enclosing
 from layoutopt.kernels.read.values import Values
 from layoutopt.problems.types import constrained
 from layoutopt.search.block import solve
@@ -159,19 +160,19 @@ def _owns(variable: Variable, owners: str) -> bool:
     return re.search(rf"\b{re.escape(name)}\b", owners) is not None
 
 
-def _element_and_extents(
-    source: Source, variable: Variable, array: Array, program: Program
-) -> tuple[int, tuple[int, ...]]:
+def _element_and_extents(values: Values, variable: Variable, array: Array) -> tuple[int, tuple[int, ...]]:
     """Bytes of an element, and the extents of an array of several dimensions; no extents of a flat one.
 
     Raises:
         ProblemFileError: the source does not say one of them.
     """
-    values = _values(source, variable, program)
     extents = [values.integer(variable.file, extent) for extent in variable.extents]
-    element = values.size(variable.file, variable.type)
-    if extents and all(extents):  # the program's bytes are certain, the type may be a template's parameter
-        element = array.size // math.prod(e for e in extents if e)
+    if variable.is_shared and all(
+        extents
+    ):  # the program's bytes are certain, the type may be a template's parameter
+        element: int | None = array.size // math.prod(e for e in extents if e)
+    else:
+        element = values.size(variable.file, variable.node.child_by_field_name("type"))
     place, inner = variable.file.place(variable.node), [e for e in extents[1:] if e]
     if element is None:
         raise ProblemFileError(place, f"the size of {variable.type} is not known")
@@ -185,13 +186,8 @@ def _element_and_extents(
     return element, (rows, *inner)
 
 
-def _values(
-    source: Source, variable: Variable, program: Program, block: tuple[int, int, int] = (1024, 1024, 64)
-) -> Values:
-    """Constants of the source where a variable is declared; in the kernel, its template arguments, too."""
-    owner = variable.function
-    own = owner is not None and variable.file.function_name(owner) == base_name(program.title)
-    return Values(source, program.title if own else "", block)
+# Bytes of types by their names, each within a function.
+_Sizes = dict[tuple[str, Node | None], int | None]
 
 
 class Plan(NamedTuple):
@@ -252,6 +248,24 @@ class SourceCode(Struct, frozen=True):
                 except ProblemFileError as error:
                     raise ProblemFileError("", str(error).replace(f"{folder}", "")) from None
 
+    def _measured(self, source: Source, known: _Sizes, file: File, type_: Node) -> int | None:
+        """Bytes of a type where it stands: nvcc refuses another one in its place, whose name has them."""
+        key = text, _ = file.text(type_), enclosing(type_, "function_definition")
+        if key in known:
+            return known[key]
+        files = {one.path: one.data for one in source.files}
+        asked = f"typename layoutopt_bytes<sizeof({text})>::type".encode()
+        files[file.path] = file.data[: type_.start_byte] + asked + file.data[type_.end_byte :]
+        first, refusal = source.files[0].path, ""
+        files[first] = b"template <unsigned long> struct layoutopt_bytes;" + files[first]
+        try:
+            self.compiled(files)
+        except ProblemFileError as error:
+            refusal = str(error)
+        sizes = set(re.findall(r"layoutopt_bytes<\D*(\d+)", refusal))
+        known[key] = int(sizes.pop()) if len(sizes) == 1 else None
+        return known[key]
+
     def plans(self, files: dict[str, bytes], evaluation: Evaluation, array: Array, gpu: Device) -> Plans:
         """Changes of an array that are worth compiling.
 
@@ -265,8 +279,11 @@ class SourceCode(Struct, frozen=True):
                 source.files[k] = type(file)(file.path, files[file.path])
         program = evaluation.program
         variable = declaration(source, array, program)
-        element, extents = _element_and_extents(source, variable, array, program)
-        values = _values(source, variable, program, evaluation.launch.block)
+        owner = variable.function
+        own = owner is not None and variable.file.function_name(owner) == base_name(program.title)
+        title, sizes = program.title if own else "", partial(self._measured, source, {})
+        values = Values(source, title, evaluation.launch.block, sizes)
+        element, extents = _element_and_extents(values, variable, array)
 
         def written(move: Move) -> Plan:
             change = _form(move, extents)(source, values, variable, element, extents, move)

@@ -32,10 +32,10 @@ def text_of(name):
     return (kernel_launches.KERNELS / f"{name}.ptx").read_text()
 
 
-def found(name, minimise="excess", **more):
+def found(name, minimise="excess", text=None, **more):
     kernel = LAUNCHES[name]
     asked = Request(kernel_launches.called(kernel), GPU, minimise=minimise, **more)
-    text = text_of(name)
+    text = text or text_of(name)
     (program,) = [one.read() for one in from_ptx(text) if one.name == kernel.symbol]
     return fix(PtxCode(text, "k.ptx", kernel.symbol), program, asked)
 
@@ -76,6 +76,15 @@ def test_conflicts_go(name, before):
     found = patched_kernel(name)
     assert (conflicts(found.before), conflicts(found.after)) == (before, 0)
     assert found.after.evaluation.certain == found.before.evaluation.certain
+
+
+@pytest.mark.nvcc
+def test_of_the_names_of_dynamic_memory_that_of_the_kernel_is_meant():
+    before, other = ".extern .shared .align 16 .b8 memory[];\n", ".extern .shared .align 16 .b8 buf[];\n"
+    text = text_of("dynamic_arrays").replace(before, other + before).replace("memory", "sbuf")
+    alone = patched_kernel("dynamic_arrays").after.files["k.ptx"].decode()
+    changed = found("dynamic_arrays", text=text).after.files["k.ptx"].decode()
+    assert changed == alone.replace(before, other + before).replace("memory", "sbuf")
 
 
 PRODUCT = """

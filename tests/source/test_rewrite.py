@@ -18,6 +18,7 @@ COLUMNS = Move(128, 16, unit=4, rows=32)
 SQUARE = "__shared__ float s[32][32];"
 PAD, PAD4, XOR = Move(128, 16, unit=16), Move(128, 4, unit=4), Move(128, 0, ((0, 7),), 16)
 XOR16 = {"move": XOR}
+N = 16
 
 
 def rewritten(tmp_path, text, form=None, move=PAD, extents=(), title="k(float*)"):
@@ -28,7 +29,9 @@ def rewritten(tmp_path, text, form=None, move=PAD, extents=(), title="k(float*)"
     source = Source(path)
     (array,) = [one for one in source.variables("s") if one.is_shared or one.value is not None]
     values = Values(source, title, (256, 1, 1))
-    edits = form(source, values, array, values.size(array.file, array.type), extents, move).run()
+    edits = form(
+        source, values, array, values.size(array.file, array.node.child_by_field_name("type")), extents, move
+    ).run()
     new = rendered(source.files[0], edits).decode()
     return [line[1:].strip() for line in difflib.ndiff(text.splitlines(), new.splitlines()) if line[0] == "+"]
 
@@ -152,6 +155,16 @@ SOURCES = {
             ("#define V(i) ((float4*)s)[i]", "V(t + 1) = {};", XOR16, ["#define V(i) ((float4*)s)[s_at(4 * (i)) / 4]"]),
         )
     },
+    "what the function takes has the name of no macro": (
+        kernel("s[n * 32] = 0;", "#define e 2.7f\n#  define r(x) x\n#define c"),
+        [PADDED, "const auto s_at = [](int e_, int r_ = 0) { return r_ * 36 + e_ + (e_ >> 5) * 4; };", "s[s_at(0, n)] = 0;"],
+        {},
+    ),
+    "rows are reached by a star, too": (
+        kernel("f(s); (*(s + n))[t % 32] = 0;", "__device__ void f(float (*rows)[32]) { (*rows)[threadIdx.x % 32] = 0; }", SQUARE),
+        ["__device__ void f(float (*rows)[36]) { (*rows)[threadIdx.x % 32] = 0; }", "__shared__ float s[32][36];"],
+        {"extents": (32, 32)},
+    ),
     "macros are followed": (
         kernel("S(t % 32, n) = 0;", "#define S(i, j) s[((j) << 5) + (i)]"),
         ["#define S(i, j) s[s_at(i, (j))]", PADDED, ROW_AT], {},
@@ -264,12 +277,12 @@ REFUSED = [
     ('asm("{ .reg .u32 q; add.u32 q, %0, 8; ld.shared.f32 f, [q]; }" :: "r"((int)__cvta_generic_to_shared(&s[t])));',
      XORED, "what is reached from its address is not known"),
     *((kernel(f"for (int i = 0; i < sizeof({of}) / 4; i++) s[0][i % 32] = 0;", "", "__shared__ float s[32][32];"),
-       {"extents": (32, 32)}, "it is used in a sizeof expression") for of in ("s", "s[0]")),
+       {"extents": (32, 32)}, "its size, or that of a row, is used") for of in ("s", "s[0]")),
     *((body, XORED, "the value of an assignment is used") for body in (
         "float *p, *q; q = p = s + n; q[t] = 0;", "float* p = s; (p += n)[t] = 0;", "float* p = s; *p++ = 0;",
     )),
     ("\n#ifdef N\nfloat* p = s;\n#else\nfloat* p = out;\n#endif\np[t] = 0;", XORED, "p is declared twice"),
-    (kernel("n = sizeof(s);", "", "__shared__ float s[1000];"), XOR16, "it is used in a sizeof expression"),
+    (kernel("n = sizeof(s);", "", "__shared__ float s[1000];"), XOR16, "its size, or that of a row, is used"),
     ("float* p = s; float*& q = p; q = out; p[t] = 0;", XORED, "q is another name of a pointer"),
     ("float* p = s + n; { float s[4]; p[t] = s[0]; }", XORED, "its name is that of another variable here"),
     ("*(float3*)&s[n * 96 + 95] = {};", {"move": Move(384, 12, unit=4)}, "vectors of 12 bytes would not stay whole"),
@@ -288,16 +301,15 @@ REFUSED = [
     *((kernel(body, head, SQUARE), {**how, "extents": (32, 32)}, why) for body, head, how, why in (
         ("out[t] = ((float4*)&s[n][4 * t])->x;", "", {"move": PAD4}, WHOLE),
         ("out[t] = (*(float4*)&s[n][4 * t]).x;", "", XORED, WHOLE),
-        ("float* p = &(&s[n][t])[0]; p[1] = 0;", "", XORED, "a pointer into the array is kept"),
-        ("float* p = &*&s[n][t]; p[1] = 0;", "", XORED, "a pointer into the array is kept"),
-        ("const float* p = *s; out[t] = p[n];", "", {}, LINE),
+        ("float* p = &(&s[n][t])[0]; p[1] = 0;", "", XORED, INTO), ("float* p = &*&s[n][t]; p[1] = 0;", "", XORED, INTO),
+        ("const float* p = *s; out[t] = p[t];", "", {}, BEYOND),
         ("float* p = &s[0][0]; p[n] = 0;", "", {}, LINE),
         ("const float* p = s[0]; out[t] = p[t];", "", {}, BEYOND),
         ("for (int i = t; i < 1024; i += 256) s[0][i] = 0;", "", XORED, BEYOND),
         ("float* p = s[n]; p += n; *p = 0;", "", {}, "a pointer is stepped"),
         ("float* p = s[n]; p = p + 32; *p = 0;", "", {}, BEYOND),
-        ("out[t] = sizeof *s;", "", {}, LINE),
-        ("out[t] = sizeof(s[0]);", "", SQUARES, "it is used in a sizeof expression"),
+        ("out[t] = sizeof *s;", "", {}, "its size, or that of a row, is used"),
+        ("out[t] = sizeof(s[0]);", "", SQUARES, "its size, or that of a row, is used"),
         ("out[t] = f(s[t]);", ROW, {}, "f takes it by reference"),
         *((body, NEXT, XORED, TWICE) for body in (
             "s[n++][t] = 0;", "s[next(n)][t] = 0;", "s[NEXT(n)][t] = 0;", "AT(n++, t) = 0;",
@@ -306,20 +318,28 @@ REFUSED = [
         ("s[n][n++] = 0;", "", SQUARES, "an index may have an effect, and they change places"),
         ("*(float4*)&s[t][n] = {};", "", SQUARES, WHOLE), ("float* p = s[t]; p[n] = 0;", "", SQUARES, INTO),
         ("*(s[t] + n) = 0;", "", SQUARES, INTO), ("float* p = &s[t][n]; ++p;", "", SQUARES, INTO),
-        ("*s[t] = 0;", "", SQUARES, LINE), ("atomicAdd(s[t], 1.f);", "", SQUARES, LINE),
-        ("out[t] = (&s[0][0])[n];", "", SQUARES, LINE),
+        ("*s[t] = 0;", "", SQUARES, INTO), ("atomicAdd(s[t], 1.f);", "", SQUARES, INTO),
+        ("out[t] = (&s[0][0])[n];", "", SQUARES, INTO),
     )),
-    ("g(s);", {}, "kernel.cu:5: s: it is passed to g, which is not defined here once"),
+    ("g(s);", {}, "kernel.cu:5: s: it is passed to g, which is not defined here: g(s)"),
+    (kernel("g(s);", "#define g(p) p[1]\n#define g(p) p[2]"), {}, "it is passed to g, which is defined 2 times here: g(s)"),
+    (kernel("g(s);", "#define g(p) p[1]"), {}, "it is passed to g, a macro, which is not followed: g(s)"),
+    ("auto g = [](float* p) { p[1] = 0; }; g(s);", {}, "it is passed to g, which is not followed: g(s)"),
+    (kernel("g(s);", "__device__ void g(float* p) { p[1] = 0; }"), {}, "to g, which does more than reach one element at it"),
+    # To the parser, these may be types.
+    *((body, XORED, f"kernel.cu:5: s: what is done with it is not followed: {body}")
+      for body in ("float* p(s);", "View v(s);", "g<s>(t);")),
+    (kernel("M(t) = 0;", "// Of a file that begins with a comment.\n#define M(i) , s"), XORED,
+     "kernel.cu:2: s: the parser does not understand the statement: #define M(i) , s"),
     ("s[t * 32] = = 0 0;", {}, "the parser does not understand the statement"),
-    (kernel("vload(v, &s[t * 32]);", LOAD.format("p + n")), {}, "passed to vload, which is not defined here once"),
+    (kernel("vload(v, &s[t * 32]);", LOAD.format("p + n")), {}, "passed to vload, a macro, which is not followed"),
     *((kernel(POINTED, POINTER.format(p), ROWS), {"extents": (2, 16, 32)}, "kernel.cu:6: s: p has other extents")
       for p in ("float p[16][16][32]", "float (*p)")),
     ("reinterpret_cast<float4*>(s)[n] = {};", {"form": Moved, "move": PAD4}, WHOLE),
     *((body, XOR16, why) for body, why in (
-        ("g(s);", "it is passed to g, which is not defined here once"),
         ("unsigned long p = (unsigned long)s;", "it is cast to unsigned long"),
         ("char* p = (char*)s; p[n] = 0;", "a pointer to parts of its elements is followed"),
-        ("out = t ? s : out;", "it is used in a conditional expression"),
+        ("out = t ? s : out;", "what is done with it is not followed"),
         ("float* q[2]; q[0] = s;", "it is kept where it cannot be followed"),
     )),
 ]  # fmt: skip
@@ -330,6 +350,28 @@ def test_what_is_not_understood_is_refused_with_its_line(tmp_path, source, how, 
     with refused_with(why) as error:
         rewritten(tmp_path, source if "__global__" in source else kernel(source), **how)
     assert re.match(r".*kernel.cu:\d+: ", str(error.value))
+
+
+@pytest.mark.parametrize(
+    ("declared", "extents", "form", "move", "told"),
+    [
+        ("s[M]", (), Moved, PAD, "declare s[M + M / 32 * 4], write s[e + (e >> 5) * 4] for s[e]"),
+        ("s[]", (), Moved, PAD4, "ask for B + B / 32 bytes where it was B, write s[e + (e >> 5)] for s[e]"),
+        ("s[N][32]", (N,), Moved, XORED["move"], "write s[r][c ^ (r & 31)] for s[r][c]"),
+        ("s[2][N][32]", (2, N), Moved, XORED["move"], "write s[q][r][c ^ (row & 31)] for s[q][r][c], row counted in all planes"),
+        ("s[N][32]", (N,), Pitched, PAD4, "declare s[N][33], take rows as 33 elements apart, not 32"),
+        ("s[][32]", (N,), Pitched, PAD4, "declare s[][33], ask for B + B / 32 bytes where it was B, take rows as 33"),
+        ("s[2][N][32]", (2, N), Transposed, Move(128, 4, unit=4, rows=16),
+         "declare s[2][32][N + 1], write s[q][c][r] for s[q][r][c]"),
+        ("s[N][128]", (N, 128), Moved, Move(128, 16, unit=16, inside=True),
+         "declare s[N][144], write s[r][c + (c >> 5) * 4] for s[r][c]"),
+    ],
+)  # fmt: skip
+def test_what_is_not_changed_is_said_as_code(declared, extents, form, move, told, tmp_path):
+    declared = f"{'extern ' * ('[]' in declared)}__shared__ float {declared};"
+    extents = (*extents, 32) if extents and extents[-1] == N else extents
+    with refused_with(f"; by hand: {told}"):
+        rewritten(tmp_path, kernel("g(s);", f"#define N {N}\n#define M 1024", declared), form, move, extents)
 
 
 @pytest.mark.parametrize("inner", ["float s[64];", "for (const float* s = out;;)"])

@@ -146,7 +146,7 @@ def test_a_change_that_forgets_one_edit_is_not_offered(name, form, places, monke
         monkeypatch.setattr(form, "run", forgetful)
         found = fixed(known, columns(tmp_path) if name == "columns" else None, minimise="excess")
         assert not found.diff, place
-        why = "threads reach other bytes|writes other bytes|wavefronts where|reaches byte|is not known|nvcc fails"
+        why = "threads reach other bytes|writes other bytes|wavefronts where|reaches byte|is not known|does not compile"
         assert re.search(why, found.arrays[0].reason), place
 
 
@@ -401,6 +401,29 @@ TURN = """extern "C" __global__ void turn(const float* in, float* out, int n) {
 def turned(tmp_path, more, grid=(2, 2, 1)):
     path = text_file(tmp_path, TURN.replace("MORE", more))
     return fixed_file(path, Launch(block=(32, 8, 1), grid=grid, arguments={"n": 64}))
+
+
+def test_sizes_are_those_of_the_compiler(tmp_path):
+    head = "namespace own { typedef struct { float v; } Tile; union Word { float v; int bits; }; }\n"
+    text = TURN.replace("__shared__ float s[1024]", "extern __shared__ own::Tile s[]").replace("MORE", "")
+    text = (
+        re.sub(r"(s\[[^]]*\]) =", r"\1.v =", text)
+        .replace("= s[", "= ((own::Word*)s)[")
+        .replace("j];", "j].v;")
+    )
+    launch = Launch(block=(32, 8, 1), arguments={"n": 64}, shared_bytes=4096)
+    diff = fixed_file(text_file(tmp_path, head + text), launch).diff
+    assert "s[s_at(x, (y + j))].v = in" in diff
+    assert "= ((own::Word*)s)[s_at(y + j, x)].v;" in diff
+
+
+def test_a_change_that_does_not_compile_says_where(tmp_path):
+    path = text_file(tmp_path, TURN.replace("MORE", ""))
+    done = layoutopt("fix", path, "--block", "32,8", "--arg", "n=64", "--nvcc=-std=c++03")
+    why = (
+        f'the source changed so does not compile: {path}(3): error: explicit type is missing ("int" assumed)'
+    )
+    assert f"stays: s: rows of 128 bytes padded by 4: {why}; s: vectors" in done.stderr
 
 
 def test_every_block_that_differs_is_compared(tmp_path):

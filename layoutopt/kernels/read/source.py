@@ -131,10 +131,8 @@ class File:
             told = node.child_by_field_name("parameters")
             names = tuple(self.text(one) for one in told.named_children) if told is not None else ()
             start, end = value.start_byte, value.end_byte
-            if start < len(_OPENING):
-                continue
             body = re.sub(rb"\\\r?\n", lambda m: b" " * len(m[0]), self._shadow[start:end])
-            parsed = _parsed_at(value.start_point, start, body + b";}")
+            parsed = _parsed_at(node, value, body + b";}")
             found.append(Macro(self.text(name), self, names, node, parsed, (start, end)))
         return found
 
@@ -373,8 +371,9 @@ def _below(node: Node) -> Iterator[Node]:
 
 
 def named(file: File, node: Node, name: str) -> Iterator[Node]:
-    """The places below a node where a name stands."""
-    return (one for one in every(node) if one.type == "identifier" and file.text(one) == name)
+    """The places below a node where a name stands, which the parser may take for that of a type."""
+    words = (one for one in every(node) if one.type in ("identifier", "type_identifier"))
+    return (one for one in words if file.text(one) == name)
 
 
 def name_of(file: File, called: Node) -> str:
@@ -423,12 +422,15 @@ def _parsed(data: bytes) -> Node:
     return Parser(_LANGUAGE).parse(data).root_node
 
 
-def _parsed_at(point: Point, start: int, body: bytes) -> Node:
-    """A function with a body at some place of a file, of which nothing before it is read."""
-    opening = Range(Point(0, 0), Point(0, len(_OPENING)), 0, len(_OPENING))
-    ranges = [opening, Range(point, Point(point.row + 1, 0), start, start + len(body))]
+def _parsed_at(define: Node, value: Node, body: bytes) -> Node:
+    """A function whose head stands at `#define X`, and whose body at the macro's value; no more is read."""
+    point, first, start = define.start_point, define.start_byte, value.start_byte
+    end = first + len(_OPENING)
+    opening = Range(point, Point(point.row, point.column + len(_OPENING)), first, end)
+    after = Point(value.start_point.row + 1, 0)
+    ranges = [opening, Range(value.start_point, after, start, start + len(body))]
 
     def read(at: int, _: Point) -> bytes:
-        return _OPENING[at:] if at < len(_OPENING) else body[max(at - start, 0) :]
+        return _OPENING[max(at - first, 0) :] if at < end else body[max(at - start, 0) :]
 
     return Parser(_LANGUAGE, included_ranges=ranges).parse(read).root_node

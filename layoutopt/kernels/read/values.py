@@ -44,15 +44,20 @@ class Values:
         source: the files.
         title: of the kernel as C++ has it, with the arguments of its template.
         block: threads of a block, along x, y and z.
+        measured: bytes of a type of which the source's text does not say them, at a node of a file.
 
     Attributes:
         templates: what the arguments of the template are, by the names of the parameters.
     """
 
     def __init__(
-        self, source: Source, title: str = "", block: tuple[int, int, int] = (1024, 1024, 64)
+        self,
+        source: Source,
+        title: str = "",
+        block: tuple[int, int, int] = (1024, 1024, 64),
+        measured: Callable[[File, Node], int | None] = lambda *_: None,
     ) -> None:
-        self._source, self.block = source, block
+        self._source, self.block, self._measured = source, block, measured
         self.templates = _template_arguments(source, title)
         self._left = 0
 
@@ -68,10 +73,11 @@ class Values:
         self.templates = told
         return not fixed
 
-    def size(self, file: File, name: str) -> int | None:
-        """Bytes of a type."""
+    def size(self, file: File, type_: Node | None) -> int | None:
+        """Bytes of a type; None where they are not known."""
         self._left = _MOST_STEPS
-        return self._size(file, name)
+        size = self._size(file, file.text(type_)) if type_ is not None else None
+        return self._measured(file, type_) if size is None and type_ is not None else size
 
     def _size(self, file: File, name: str) -> int | None:
         self._left -= 1
