@@ -74,9 +74,6 @@ class Pitched(Walk):
         """It may go from row to row."""
         self.refuse(file, node, "a pointer is stepped")
 
-    def address(self, file: File, node: Node, pointer: Pointer) -> None:
-        """Pointers point to where elements lie now: no edit."""
-
     def kept(self, file: File, node: Node, pointer: Pointer, variable: Variable, first: bool) -> None:
         """The variable's uses are followed; where it points to whole rows, its type has their extent."""
         if pointer.extents_left > 1 and (variable.type != "auto" or variable.extents):
@@ -162,16 +159,12 @@ class Moved(Walk):
     @property
     def _function(self) -> str:
         """A name that no file of the source has."""
-        name = f"{self.array.name}_at"
-        while any(re.search(rb"\b%s\b" % name.encode(), file.data) for file in self.source.files):
-            name += "_"
-        return name
+        return self._unused(f"{self.array.name}_at", rb"\b%s\b")
 
-    def _without_macro(self, name: str) -> str:
-        """A name for a parameter of the function: this one, if no macro has it."""
-        define = re.compile(rb"#\s*define\s+%s\b" % name.encode())
-        is_macro = name in self.source.macros or any(define.search(file.data) for file in self.source.files)
-        return self._without_macro(f"{name}_") if is_macro else name
+    def _unused(self, name: str, where: bytes) -> str:
+        """The name, or one like it, that is no macro and does not stand anywhere as a pattern says."""
+        found = any(re.search(where % name.encode(), file.data) for file in self.source.files)
+        return self._unused(f"{name}_", where) if found or name in self.source.macros else name
 
     def run(self) -> list[Edit]:
         """The edits, and the function if it is called."""
@@ -196,7 +189,7 @@ class Moved(Walk):
                 if value is not None and value not in self._taken and file.text(value) not in _NOWHERE:
                     self.refuse(file, value, f"{pointer.name} points to other memory, too")
         for other in array.file.variables[array.name] if self._seen else ():
-            if other is not array and _is_within(other.scope, array.scope):
+            if other is not array and array.scope.start_byte <= other.scope.start_byte < array.scope.end_byte:
                 self.refuse(array.file, other.node, "its name is that of another variable here")
 
     def declare(self) -> None:
@@ -247,11 +240,15 @@ class Moved(Walk):
         self.edits.append(Edit(file, end, end, (text,)))
 
     def subscript(self, file: File, node: Node, pointer: Pointer, index: Node) -> None:
-        """An element of rows, or of one line."""
-        if len(self.extents) > 1:
-            self._element_of_rows(file, node, pointer, index)
-        else:
+        """An element, or the vector that it begins."""
+        if len(self.extents) <= 1:
             self._element_of_flat(file, node, pointer, index)
+            return
+        if pointer.only_index is None or file.text(index) != "0":
+            if pointer.type or len(pointer.terms) != len(self.extents) - 1 or pointer.only_index is not None:
+                self.refuse(file, node, "a pointer into rows is used")
+            pointer = replace(pointer, only_index=index)
+        self.element_at(file, node, pointer)
 
     def element_at(self, file: File, node: Node, pointer: Pointer) -> None:
         """`*pointer`, or its address."""
@@ -263,14 +260,6 @@ class Moved(Walk):
             self.refuse(file, node, "a pointer into rows is used")
         else:
             self._replace_last_index(file, pointer)
-
-    def _element_of_rows(self, file: File, node: Node, pointer: Pointer, index: Node) -> None:
-        """`pointer[index]` in an array of several extents: an element, or the vector that it begins."""
-        if pointer.only_index is None or file.text(index) != "0":
-            if pointer.type or len(pointer.terms) != len(self.extents) - 1 or pointer.only_index is not None:
-                self.refuse(file, node, "a pointer into rows is used")
-            pointer = replace(pointer, only_index=index)
-        self.element_at(file, node, pointer)
 
     def _replace_last_index(self, file: File, pointer: Pointer) -> None:
         """Replace the last index by the function's: `tile[r][c]` by `tile[r][tile_at(r, c)]`."""
@@ -454,21 +443,16 @@ class Moved(Walk):
         return len(self.extents) > 2 and self.extents[-2] % self.move.period_rows > 0
 
     def _new_index(self) -> tuple[str, str]:
-        """The parameters of the function and what it returns, as C; their letters are those of no macros."""
-        row, column, element = (self._without_macro(letter) for letter in "rce")
-        if self.move.inside or len(self.extents) > 1:
-            of_row = "" if self.move.inside else row
-            parameters = f"int {column}" if self.move.inside else f"int {row}, int {column}"
-            return parameters, self.move.new_index(column, self.element, of_row)
-        index = self.move.new_index(element, self.element)
-        pitch = (self.move.row + self.move.extra) // self.element
+        """The parameters of the function and what it returns, as C; their names are those of no macros."""
+        row, column, element = (self._unused(letter, rb"#\s*define\s+%s\b") for letter in "rce")
+        if self.move.inside:
+            return f"int {column}", self.move.new_index(column, self.element)
+        if len(self.extents) > 1:
+            return f"int {row}, int {column}", self.move.new_index(column, self.element, row)
+        index, pitch = self.move.new_index(element, self.element), self.move.row + self.move.extra
         if self.takes_rows:
-            return f"int {element}, int {row} = 0", f"{row} * {pitch} + {index}"
+            return f"int {element}, int {row} = 0", f"{row} * {pitch // self.element} + {index}"
         return f"int {element}", index
-
-
-def _is_within(node: Node, other: Node) -> bool:
-    return other.start_byte <= node.start_byte and node.end_byte <= other.end_byte
 
 
 def plus(text: str, extra: int) -> str:

@@ -159,8 +159,7 @@ class Walk:
         self.refuse(file, node, "a pointer into rows is used")
 
     def address(self, file: File, node: Node, pointer: Pointer) -> None:
-        """An instruction takes the pointer at `node`, and reaches an element there."""
-        raise NotImplementedError
+        """An instruction takes the pointer at `node`, and reaches the element that lies there now."""
 
     def kept(self, file: File, node: Node, pointer: Pointer, variable: Variable, first: bool) -> None:
         """A variable takes the pointer, perhaps as its first value."""
@@ -227,9 +226,9 @@ class Walk:
             if not self._keeps_size():
                 self.refuse(file, parent, "its size, or that of a row, is used")
         else:
-            is_type = node.type == "type_identifier"  # to the parser, in a declaration such as `View v(s);`
-            place = enclosing(node, "declaration", "expression_statement") if is_type else parent
-            self.refuse(file, place or parent, "what is done with it is not followed")
+            if node.type == "type_identifier":  # to the parser, in a declaration such as `View v(s);`
+                parent = enclosing(node, "declaration", "expression_statement") or parent
+            self.refuse(file, parent, "what is done with it is not followed")
 
     def _row(self, file: File, node: Node, pointer: Pointer, index: str | Node) -> None:
         """`node` is `pointer[index]`, which is no element but a row, or a plane."""
@@ -533,9 +532,8 @@ class Walk:
         """What a type points to, and its bytes, 0 of void and None if not known; no name of no pointer."""
         text = re.sub(r"\b(const|__restrict__)\b", "", file.text(type_)).strip() if type_ is not None else ""
         name = text.removesuffix("*").strip() if text.endswith("*") else ""
-        if type_ is None or name.split()[-1:] in ([], ["void"]):
-            return name, 0
-        return name, self.values.size(file, type_.child_by_field_name("type"))
+        is_void = name.split()[-1:] in ([], ["void"])
+        return name, 0 if is_void else self.values.size(file, type_ and type_.child_by_field_name("type"))
 
     def _is_whole_instruction(self, file: File, operand: Node) -> bool:
         """Whether an instruction in PTX reaches no further than it says, and that stays whole."""
@@ -594,12 +592,11 @@ class Walk:
 
     def _declared_by_hand(self) -> Iterator[str]:
         """What to declare and to ask for there, where either changes."""
-        file, name = self.array.file, self.array.name
+        file, extents = self.array.file, self.array.extents
         new = {edit.start: str(edit.parts[0]) for edit in self.edits if edit.file is file}
-        extents = self.array.extents
         if any(one is not None and one.start_byte in new for one in extents):
             sizes = ("" if one is None else new.get(one.start_byte, file.text(one)) for one in extents)
-            yield f"declare {name}{''.join(f'[{size}]' for size in sizes)}"
+            yield f"declare {self.array.name}{''.join(f'[{size}]' for size in sizes)}"
         if not extents or extents[0] is None:
             yield f"ask for {self.move.bytes_of('B', True)} bytes where it was B"
 

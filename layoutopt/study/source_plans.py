@@ -186,10 +186,6 @@ def _element_and_extents(values: Values, variable: Variable, array: Array) -> tu
     return element, (rows, *inner)
 
 
-# Bytes of types by their names, each within a function.
-_Sizes = dict[tuple[str, Node | None], int | None]
-
-
 class Plan(NamedTuple):
     """Changed code, to be compiled and compared."""
 
@@ -248,7 +244,7 @@ class SourceCode(Struct, frozen=True):
                 except ProblemFileError as error:
                     raise ProblemFileError("", str(error).replace(f"{folder}", "")) from None
 
-    def _measured(self, source: Source, known: _Sizes, file: File, type_: Node) -> int | None:
+    def _size(self, source: Source, known: dict[object, int | None], file: File, type_: Node) -> int | None:
         """Bytes of a type where it stands: nvcc refuses another one in its place, whose name has them."""
         key = text, _ = file.text(type_), enclosing(type_, "function_definition")
         if key in known:
@@ -256,14 +252,13 @@ class SourceCode(Struct, frozen=True):
         files = {one.path: one.data for one in source.files}
         asked = f"typename layoutopt_bytes<sizeof({text})>::type".encode()
         files[file.path] = file.data[: type_.start_byte] + asked + file.data[type_.end_byte :]
-        first, refusal = source.files[0].path, ""
-        files[first] = b"template <unsigned long> struct layoutopt_bytes;" + files[first]
+        path, known[key] = source.files[0].path, None
+        files[path] = b"template <unsigned long> struct layoutopt_bytes;" + files[path]
         try:
             self.compiled(files)
         except ProblemFileError as error:
-            refusal = str(error)
-        sizes = set(re.findall(r"layoutopt_bytes<\D*(\d+)", refusal))
-        known[key] = int(sizes.pop()) if len(sizes) == 1 else None
+            sizes = set(re.findall(r"layoutopt_bytes<\D*(\d+)", str(error)))
+            known[key] = int(sizes.pop()) if len(sizes) == 1 else None
         return known[key]
 
     def plans(self, files: dict[str, bytes], evaluation: Evaluation, array: Array, gpu: Device) -> Plans:
@@ -281,7 +276,7 @@ class SourceCode(Struct, frozen=True):
         variable = declaration(source, array, program)
         owner = variable.function
         own = owner is not None and variable.file.function_name(owner) == base_name(program.title)
-        title, sizes = program.title if own else "", partial(self._measured, source, {})
+        title, sizes = program.title if own else "", partial(self._size, source, {})
         values = Values(source, title, evaluation.launch.block, sizes)
         element, extents = _element_and_extents(values, variable, array)
 
