@@ -102,8 +102,7 @@ class Pitched(Walk):
 
     def by_hand(self) -> str:
         """How far rows lie apart."""
-        width = self.extents[-1]
-        return f"take rows as {width + self._extra} elements apart, not {width}"
+        return f"take rows as {self.extents[-1] + self._extra} elements apart, not {self.extents[-1]}"
 
 
 @dataclass
@@ -273,7 +272,8 @@ class Moved(Walk):
             if isinstance(row, Node) and not self.bounds.is_plain(file, row):
                 self.refuse(file, row, "it may have an effect, and would stand twice")
         parts: list[str | Node] = [rows[-1]]
-        if self._counts_all_rows:
+        if len(rows) > 1 and self.extents[-2] % self.move.period_rows:
+            # The XOR does not begin anew with each plane: it needs the number of the row among all rows.
             parts, stride = ["(", rows[-1], ")"], 1
             for part, size in zip(rows[-2::-1], self.extents[-2:0:-1], strict=True):
                 stride *= size
@@ -429,18 +429,13 @@ class Moved(Walk):
 
     def by_hand(self) -> str:
         """The new index, without the function."""
-        if len(self.extents) <= 1:
-            name = self.array.name
-            return f"write {name}[{self.move.new_index('e', self.element)}] for {name}[e]"
         plane = f"{self.array.name}{'[q]' * (len(self.extents) - 2)}"
-        row, told = ("row", ", row counted in all planes") if self._counts_all_rows else ("r", "")
+        if len(self.extents) <= 1:
+            return f"write {plane}[{self.move.new_index('e', self.element)}] for {plane}[e]"
+        is_among_all = len(self.extents) > 2 and not self.move.inside
+        row, told = ("row", ", row counted in all planes") if is_among_all else ("r", "")
         column = self.move.new_index("c", self.element, "" if self.move.inside else row)
         return f"write {plane}[r][{column}] for {plane}[r][c]{told}"
-
-    @property
-    def _counts_all_rows(self) -> bool:
-        """Whether an XOR does not begin anew with each plane: it needs a row's number among all rows."""
-        return len(self.extents) > 2 and self.extents[-2] % self.move.period_rows > 0
 
     def _new_index(self) -> tuple[str, str]:
         """The parameters of the function and what it returns, as C; their names are those of no macros."""

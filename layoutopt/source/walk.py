@@ -111,7 +111,8 @@ class Walk:
         """Every place where a variable is named.
 
         Raises:
-            ProblemFileError: a macro may name it where it cannot be seen: within another one, or in parts.
+            ProblemFileError: it may be named where that cannot be seen: by a macro within another one, or in
+                parts, or behind a brace that a macro opens.
         """
         macros = [macro for file in self.source.files for macro in file.macros]
         for one in macros:
@@ -121,6 +122,10 @@ class Walk:
             names = variable.name not in one.parameters and any(named(file, one.body, variable.name))
             if names and any(any(named(m.file, m.body, one.name)) for m in macros if m is not one):
                 self.refuse(file, one.node, "the macro is used in another one")
+        file = variable.file
+        for node in file.loose if variable.function is not None else ():
+            if file.text(node) == variable.name and self.source.meant(file, node) is None:
+                self.refuse(file, node.parent or node, "to the parser, the function ends before it")
         return self.source.uses(variable)
 
     def _ask_for(self) -> None:
@@ -430,10 +435,9 @@ class Walk:
         name = name_of(file, called)
         macros = sum(macro.name == name for one in self.source.files for macro in one.macros)
         count = macros + sum(len(one.functions.get(name, ())) for one in self.source.files)
-        if count > 1:
-            return f"which is defined {count} times here"
-        is_here = count == 1 or self.source.meant(file, called) is not None
-        return f"{'a macro, ' * macros}which is not {'followed' if is_here else 'defined here'}"
+        if count == 0 and self.source.meant(file, called) is None:
+            return "which is not defined here"
+        return f"which is defined {count} times here" if count > 1 else "which is not followed"
 
     def _is_reached_by_macro(self, name: str, arguments: Node, node: Node) -> bool:
         """Whether one macro has the name, and reaches one element at the argument `node`."""
@@ -597,7 +601,7 @@ class Walk:
         if any(one is not None and one.start_byte in new for one in extents):
             sizes = ("" if one is None else new.get(one.start_byte, file.text(one)) for one in extents)
             yield f"declare {self.array.name}{''.join(f'[{size}]' for size in sizes)}"
-        if not extents or extents[0] is None:
+        if not self.array.is_shared or (extents and extents[0] is None):
             yield f"ask for {self.move.bytes_of('B', True)} bytes where it was B"
 
     def refuse(self, file: File, node: Node, why: str) -> NoReturn:

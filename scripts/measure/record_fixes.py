@@ -437,8 +437,8 @@ def write_docs() -> None:
         "is that after the change, of that before: of the launch, and with the grid repeated until it fills "
         "the GPU. Many of the launches take 1 to 3 microseconds: one block or a few, which wait for every "
         "instruction. Memory is made up. All figures and reasons are those of layoutopt at commit "
-        f"{record['commit']}: later versions may change other launches, and say why not in other words. Measured on "
-        f"{made['gpu']}, driver {made['driver']}, CUDA {made['cuda']}, Nsight Compute "
+        f"{record['commit']}: later versions may change other launches, and say why not in other words. "
+        f"Measured on {made['gpu']}, driver {made['driver']}, CUDA {made['cuda']}, Nsight Compute "
         f"{made['ncu']}, {made['date']}.\n\n"
     )
     head = "# Public kernels, fixed\n\n<!-- scripts/measure/record_fixes.py --write-docs -->\n\n"

@@ -323,7 +323,10 @@ REFUSED = [
     )),
     ("g(s);", {}, "kernel.cu:5: s: it is passed to g, which is not defined here: g(s)"),
     (kernel("g(s);", "#define g(p) p[1]\n#define g(p) p[2]"), {}, "it is passed to g, which is defined 2 times here: g(s)"),
-    (kernel("g(s);", "#define g(p) p[1]"), {}, "it is passed to g, a macro, which is not followed: g(s)"),
+    (kernel("g(s);", "#define g(p) p[1]"), {}, "it is passed to g, which is not followed: g(s)"),
+    *((kernel(f"IF out[1] = 0; }}\n {rest}", "#define IF if (s[3] > 0) {\n__device__ void f(float* s);"), {},
+       "kernel.cu:7: s: to the parser, the function ends before it: s[n]")
+      for rest in ("s[n] = 0;", "float v = s[n];", "for (int i = 0; i < n; i++) { out[i] = s[n]; }")),
     ("auto g = [](float* p) { p[1] = 0; }; g(s);", {}, "it is passed to g, which is not followed: g(s)"),
     (kernel("g(s);", "__device__ void g(float* p) { p[1] = 0; }"), {}, "to g, which does more than reach one element at it"),
     # To the parser, these may be types.
@@ -332,7 +335,7 @@ REFUSED = [
     (kernel("M(t) = 0;", "// Of a file that begins with a comment.\n#define M(i) , s"), XORED,
      "kernel.cu:2: s: the parser does not understand the statement: #define M(i) , s"),
     ("s[t * 32] = = 0 0;", {}, "the parser does not understand the statement"),
-    (kernel("vload(v, &s[t * 32]);", LOAD.format("p + n")), {}, "passed to vload, a macro, which is not followed"),
+    (kernel("vload(v, &s[t * 32]);", LOAD.format("p + n")), {}, "passed to vload, which is not followed"),
     *((kernel(POINTED, POINTER.format(p), ROWS), {"extents": (2, 16, 32)}, "kernel.cu:6: s: p has other extents")
       for p in ("float p[16][16][32]", "float (*p)")),
     ("reinterpret_cast<float4*>(s)[n] = {};", {"form": Moved, "move": PAD4}, WHOLE),

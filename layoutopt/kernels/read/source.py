@@ -24,6 +24,11 @@ _SCOPES: Final = (
     *("compound_statement", "for_statement", "for_range_loop", "if_statement", "while_statement"),
     *("function_definition", "lambda_expression", "translation_unit"),
 )
+_NAMES: Final = ("identifier", "type_identifier")
+_STATEMENTS: Final = (
+    *("expression_statement", "declaration", "for_statement", "while_statement", "if_statement"),
+    *("do_statement", "switch_statement", "return_statement"),
+)
 _LANGUAGE: Final = Language(language())
 # What a body of a macro stands in.
 _OPENING: Final = b"void f(){"
@@ -135,6 +140,13 @@ class File:
             parsed = _parsed_at(node, value, body + b";}")
             found.append(Macro(self.text(name), self, names, node, parsed, (start, end)))
         return found
+
+    @cached_property
+    def loose(self) -> list[Node]:
+        """Names in statements that stand in no function, which the parser may take to end too early."""
+        around = ("function_definition", "function_declarator")
+        names = (one for one in every(self.root) if one.type in _NAMES)
+        return [one for one in names if enclosing(one, *around) is None and enclosing(one, *_STATEMENTS)]
 
     @cached_property
     def functions(self) -> dict[str, list[Node]]:
@@ -279,26 +291,6 @@ class Source:
                     if listed is not None and len(listed.named_children) > place:
                         yield one, listed.named_children[place]
 
-    def passed(self, parameter: Variable) -> Iterator[tuple[File, Node]]:
-        """What a parameter of a function is given, wherever that is called; nothing for one of a kernel."""
-        function = parameter.function
-        if function is None or parameter.file.is_kernel(function):
-            return
-        parameters = parameter.file.parameters(function)
-        if parameter not in parameters:  # it is one of a lambda
-            return
-        place = parameters.index(parameter)
-        for file in self.files:
-            for node in every(file.root):
-                called = node.child_by_field_name("function") if node.type == "call_expression" else None
-                listed = node.child_by_field_name("arguments") if called is not None else None
-                if called is None or listed is None:
-                    continue
-                name = name_of(file, called)
-                given = [one for one in listed.named_children if one.type != "comment"]
-                if name == parameter.file.function_name(function) and place < len(given):
-                    yield file, given[place]
-
     def _is_macro(self, node: Node, name: str) -> bool:
         """Whether a macro with parameters has the name, and is used there."""
         called = node.parent is not None and node.parent.child_by_field_name("function") == node
@@ -372,8 +364,7 @@ def _below(node: Node) -> Iterator[Node]:
 
 def named(file: File, node: Node, name: str) -> Iterator[Node]:
     """The places below a node where a name stands, which the parser may take for that of a type."""
-    words = (one for one in every(node) if one.type in ("identifier", "type_identifier"))
-    return (one for one in words if file.text(one) == name)
+    return (one for one in every(node) if one.type in _NAMES and file.text(one) == name)
 
 
 def name_of(file: File, called: Node) -> str:
