@@ -13,14 +13,19 @@ from tree_sitter import Node
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.budget import checkpoint
 from layoutopt.kernels.read.source import (
+    STATEMENT_LIKE,
     File,
     Source,
     Variable,
     enclosing,
     every,
     is_of_template,
+    is_statement,
     name_of,
     named,
+    reference_cast,
+    role_of,
+    variable_of,
 )
 from layoutopt.kernels.read.values import Values
 from layoutopt.source.bounds import Bounds, is_given
@@ -34,10 +39,6 @@ SINGLE_ACCESS: Final = re.compile(
 )
 CASTS: Final = ("reinterpret_cast", "static_cast", "const_cast")
 _MATRICES: Final = ("load_matrix_sync", "store_matrix_sync")
-_STATEMENT_LIKE: Final = (
-    *("expression_statement", "comma_expression", "for_statement", "declaration", "condition_clause"),
-    *("return_statement", "function_definition"),
-)
 _OPERANDS: Final = ("gnu_asm_output_operand", "gnu_asm_input_operand")
 _COMPARISONS: Final = ("<", ">", "<=", ">=", "==", "!=")
 # In PTX, how many values of how many bits an instruction reaches.
@@ -101,7 +102,7 @@ class Walk:
         for file, node in self.uses(self.array):
             if self.array.pointer and is_given(node):
                 self.refuse(file, node.parent or node, "the pointer to it takes another value")
-            broken = enclosing(node, "ERROR", *_STATEMENT_LIKE)
+            broken = enclosing(node, "ERROR", *STATEMENT_LIKE)
             if broken is not None and (broken.type == "ERROR" or broken.has_error):
                 self.refuse(file, broken, "the parser does not understand the statement")
             self.follow(file, node, start)
@@ -190,7 +191,7 @@ class Walk:
         checkpoint()
         parent = node.parent
         assert parent is not None
-        kind, role = parent.type, _role(parent, node)
+        kind, role = parent.type, role_of(parent, node)
         if kind == "parenthesized_expression":
             self.follow(file, parent, pointer)
         elif kind == "subscript_expression" and role == "argument":
@@ -217,7 +218,7 @@ class Walk:
             self.address(file, node, pointer)
         elif kind == "init_declarator" and role == "value":
             self._kept(file, parent, node, pointer)
-        elif kind in ("assignment_expression", "update_expression") and not _is_statement(parent):
+        elif kind in ("assignment_expression", "update_expression") and not is_statement(parent):
             self.refuse(file, parent, "the value of an assignment is used")
         elif kind == "assignment_expression" and role == "right":
             self._kept(file, parent, node, pointer)
@@ -298,7 +299,7 @@ class Walk:
         """Refuse an element of which the address is taken by another name, for more than that element."""
         above = node.parent
         assert above is not None
-        kind, role = above.type, _role(above, node)
+        kind, role = above.type, role_of(above, node)
         function = enclosing(node, "function_definition", "lambda_expression")
         # The value of the expression around it is that element again.
         is_element = kind in ("parenthesized_expression", "comma_expression", "field_expression")
@@ -313,7 +314,7 @@ class Walk:
             is_reference = declared is not None and declared.type == "reference_declarator"
             if is_reference or any("&" in file.text(n) for n in said):
                 self.refuse(file, above, "a reference to an element is returned")
-        elif (type_ := self._reference_cast(above)) is not None:
+        elif (type_ := reference_cast(above)) is not None:
             size = self.values.size(file, type_.child_by_field_name("type"))
             if size is None:
                 self.refuse(file, above, "the size of what it is cast to is not known")
@@ -348,16 +349,6 @@ class Walk:
                 if one is not None and one.is_reference:
                     yield from self.source.uses(one)
 
-    def _reference_cast(self, node: Node) -> Node | None:
-        """The type of a cast to a reference; `node` is the cast, or the arguments of one."""
-        within = node.parent if node.type == "argument_list" else node
-        if within is None or within.type not in ("cast_expression", "call_expression"):
-            return None
-        part = within.child_by_field_name("function" if within.type == "call_expression" else "type")
-        types = (n for n in every(part) if n.type == "type_descriptor") if part is not None else iter(())
-        found = next(types, None)
-        return found if found is not None and found.text is not None and found.text.endswith(b"&") else None
-
     def ratio(self, file: File, node: Node, pointer: Pointer) -> int:
         """Elements of the array in what the pointer points to."""
         if pointer.element == 0 or pointer.element % self.element:
@@ -367,7 +358,7 @@ class Walk:
 
     def _cast(self, file: File, node: Node, type_: Node | None, pointer: Pointer) -> None:
         """`node` is the pointer cast to `type_`."""
-        name, size = self._pointee(file, type_)
+        name, size = self.values.pointee(file, type_)
         if type_ is None or not name or name.endswith("*"):
             self.refuse(file, node, f"it is cast to {file.text(type_) if type_ else 'another type'}")
         if size is None:
@@ -499,7 +490,7 @@ class Walk:
             returns = [taken[1].file.text(n) for n in every(taken[0]) if n.type == "return_statement"]
             gives_address = any("__cvta_generic_to_shared" in text for text in returns)
             return not gives_address or self._reached_once(file, call, depth)
-        if above.type == "subscript_expression" and _role(above, node) == "argument":
+        if above.type == "subscript_expression" and role_of(above, node) == "argument":
             indices = above.child_by_field_name("indices")
             is_first = indices is not None and file.text(indices) == "[0]"
             return is_first and self._only_element(file, above, depth)
@@ -508,7 +499,7 @@ class Walk:
         if above.type == "init_declarator":
             kept = variable_of(file, node)
             return kept is not None and self._only_reached(kept, depth + 1)
-        if above.type == "assignment_expression" and _role(above, node) == "right":
+        if above.type == "assignment_expression" and role_of(above, node) == "right":
             left = above.child_by_field_name("left")
             variable = self.source.meant(file, left) if left is not None else None
             return variable is not None and self._only_reached(variable, depth + 1)
@@ -527,17 +518,10 @@ class Walk:
     def _is_whole_cast(self, file: File, cast: Node) -> bool:
         """Whether what a cast points to is known, and stays whole; casts to integers say nothing of that."""
         type_ = next((n for n in every(cast) if n.type == "type_descriptor"), None)
-        name, size = self._pointee(file, type_)
+        name, size = self.values.pointee(file, type_)
         self.check_whole(file, cast, size or 0)
         is_own = name == self.array.type or not is_of_template(file, type_)
         return not name or (size is not None and is_own)
-
-    def _pointee(self, file: File, type_: Node | None) -> tuple[str, int | None]:
-        """What a type points to, and its bytes, 0 of void and None if not known; no name of no pointer."""
-        text = re.sub(r"\b(const|__restrict__)\b", "", file.text(type_)).strip() if type_ is not None else ""
-        name = text.removesuffix("*").strip() if text.endswith("*") else ""
-        is_void = name.split()[-1:] in ([], ["void"])
-        return name, 0 if is_void else self.values.size(file, type_ and type_.child_by_field_name("type"))
 
     def _is_whole_instruction(self, file: File, operand: Node) -> bool:
         """Whether an instruction in PTX reaches no further than it says, and that stays whole."""
@@ -614,24 +598,3 @@ class Walk:
         text = text if len(text) <= 60 else f"{text[:57]}..."
         by_hand = ", ".join((*self._declared_by_hand(), self.by_hand()))
         raise ProblemFileError(file.place(node), f"{self.array.name}: {why}: {text}; by hand: {by_hand}")
-
-
-def variable_of(file: File, value: Node) -> Variable | None:
-    """The variable that begins with a value."""
-    return next((v for some in file.variables.values() for v in some if v.value == value), None)
-
-
-def _is_statement(node: Node) -> bool:
-    """Whether nothing takes the value of an expression."""
-    above = node.parent
-    while above is not None and above.type == "comma_expression":
-        above = above.parent
-    return above is not None and above.type in ("expression_statement", "for_statement")
-
-
-def _role(parent: Node, node: Node) -> str | None:
-    """The field of `parent` that holds `node`, such as `left`."""
-    for k, child in enumerate(parent.children):
-        if child == node:
-            return parent.field_name_for_child(k)
-    return None

@@ -25,9 +25,9 @@ _SCOPES: Final = (
     *("function_definition", "lambda_expression", "translation_unit"),
 )
 _NAMES: Final = ("identifier", "type_identifier")
-_STATEMENTS: Final = (
-    *("expression_statement", "declaration", "for_statement", "while_statement", "if_statement"),
-    *("do_statement", "switch_statement", "return_statement"),
+STATEMENT_LIKE: Final = (
+    *("expression_statement", "comma_expression", "for_statement", "declaration", "condition_clause"),
+    *("return_statement", "function_definition"),
 )
 _LANGUAGE: Final = Language(language())
 # What a body of a macro stands in.
@@ -146,7 +146,7 @@ class File:
         """Names in statements that stand in no function, which the parser may take to end too early."""
         around = ("function_definition", "function_declarator")
         names = (one for one in every(self.root) if one.type in _NAMES)
-        return [one for one in names if enclosing(one, *around) is None and enclosing(one, *_STATEMENTS)]
+        return [one for one in names if enclosing(one, *around) is None and enclosing(one, *STATEMENT_LIKE)]
 
     @cached_property
     def functions(self) -> dict[str, list[Node]]:
@@ -403,6 +403,38 @@ def enclosing(node: Node, *types: str) -> Node | None:
     while above is not None and above.type not in types:
         above = above.parent
     return above
+
+
+def reference_cast(node: Node) -> Node | None:
+    """The type of a cast to a reference; `node` is the cast, or the arguments of one."""
+    within = node.parent if node.type == "argument_list" else node
+    if within is None or within.type not in ("cast_expression", "call_expression"):
+        return None
+    part = within.child_by_field_name("function" if within.type == "call_expression" else "type")
+    types = (n for n in every(part) if n.type == "type_descriptor") if part is not None else iter(())
+    found = next(types, None)
+    return found if found is not None and found.text is not None and found.text.endswith(b"&") else None
+
+
+def variable_of(file: File, value: Node) -> Variable | None:
+    """The variable that begins with a value."""
+    return next((v for some in file.variables.values() for v in some if v.value == value), None)
+
+
+def is_statement(node: Node) -> bool:
+    """Whether nothing takes the value of an expression."""
+    above = node.parent
+    while above is not None and above.type == "comma_expression":
+        above = above.parent
+    return above is not None and above.type in ("expression_statement", "for_statement")
+
+
+def role_of(parent: Node, node: Node) -> str | None:
+    """The field of `parent` that holds `node`, such as `left`."""
+    for k, child in enumerate(parent.children):
+        if child == node:
+            return parent.field_name_for_child(k)
+    return None
 
 
 def _as_long(other: bytes, match: re.Match[bytes]) -> bytes:

@@ -79,6 +79,13 @@ class Values:
         size = self._size(file, file.text(type_)) if type_ is not None else None
         return self._measured(file, type_) if size is None and type_ is not None else size
 
+    def pointee(self, file: File, type_: Node | None) -> tuple[str, int | None]:
+        """What a type points to, and its bytes, 0 of void and None if not known; no name of no pointer."""
+        text = re.sub(r"\b(const|__restrict__)\b", "", file.text(type_)).strip() if type_ is not None else ""
+        name = text.removesuffix("*").strip() if text.endswith("*") else ""
+        is_void = name.split()[-1:] in ([], ["void"])
+        return name, 0 if is_void else self.size(file, type_ and type_.child_by_field_name("type"))
+
     def _size(self, file: File, name: str) -> int | None:
         self._left -= 1
         plain = re.sub(r"\b(const|volatile|struct|typename|static|__restrict__)\b", " ", name)
