@@ -210,7 +210,9 @@ def _operation(access: Access, tile: Tile, device: Device) -> Operation:
     device.rule(operation, "op")
     width = operation.width_bytes
     if width & (width - 1):
-        raise ProblemFileError("bytes", f"no layout is searched for accesses of {width} bytes")
+        raise ProblemFileError(
+            "bytes", f"accesses of {width} bytes, no power of two, are counted by `layoutopt count` alone"
+        )
     if 8 * width > tile.element_bits and 8 * width % tile.element_bits:
         wrong = f"{width} bytes are no whole number of {tile.element_bytes}-byte elements"
         raise ProblemFileError("bytes", wrong)

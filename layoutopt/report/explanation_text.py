@@ -50,6 +50,9 @@ def _tile_lines(problem: Problem | Block, explanation: Explanation) -> Iterator[
 
 def _verdict(problem: Problem | Block, explanation: Explanation) -> str:
     """Whether a layout without conflicts exists, or what is known instead."""
+    if explanation.conflict_free and explanation.excess:
+        left = count_text(explanation.excess, "excess wavefront")
+        return f"{left} for what layout.minimise puts first; a layout free of conflicts exists"
     if explanation.conflict_free:
         chosen = any(access.any for access in problem.accesses)
         free = "no more wavefronts than the values need" if chosen else "free of conflicts"

@@ -119,7 +119,7 @@ def _after_blank(lines: list[str]) -> list[str]:
 
 def _proof_lines(weighted_excess: float | None, proof: Proof) -> list[str]:
     """What is proved, line by line."""
-    lines = []
+    lines, weighted = [], "weighted " * (proof.weighted_excess is not None)
     if proof.weighted_excess is not None:
         bound = proof.weighted_excess
         lines.append(f"  weighted excess {weighted_excess:g} >= {bound.lower_bound:g} in {bound.scope}")
@@ -128,9 +128,13 @@ def _proof_lines(weighted_excess: float | None, proof: Proof) -> list[str]:
     )
     lines.append(f"  {excess}bytes >= {proof.bytes.lower_bound:,} in {proof.bytes.scope}")
     if proof.every_layout is not None:
-        lines.append(f"  excess >= {proof.every_layout.lower_bound:g} in {proof.every_layout.scope}")
+        lines.append(
+            f"  {weighted}excess >= {proof.every_layout.lower_bound:g} in {proof.every_layout.scope}"
+        )
     if proof.wavefronts is not None:
-        lines.append(f"  wavefronts >= {proof.wavefronts.lower_bound:g} in {proof.wavefronts.scope}")
+        lines.append(
+            f"  {weighted}wavefronts >= {proof.wavefronts.lower_bound:g} in {proof.wavefronts.scope}"
+        )
     if proof.evidence:
         lines.append(f"  the bound on every layout rests on {proof.evidence}")
     if proof.index_cost is not None:

@@ -187,6 +187,8 @@ def _explain_tile(problem: Problem, gpu: Device, progress: Progress) -> Explanat
     other_clashes, relaxations = questions.other_clashes(clash), list[Relaxation]()
     if not conflict_free:
         relaxations += [*questions.looser_constraints(), *questions.left_out(clash)]
+        # Where excess does not come first, its answer may have conflicts that others have not.
+        conflict_free = any(r.kind == "minimise" for r in relaxations) or conflict_free
     if not current().spent:
         relaxations += questions.choices(result, names(clash))
     if lanes := lanes_text(problem, case.asked):

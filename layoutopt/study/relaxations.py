@@ -41,7 +41,7 @@ _SECTOR_BYTES: Final = 32  # that global memory moves at least
 class Relaxation(Struct, frozen=True):
     """Something to change or to give up, with fewer conflicts after it."""
 
-    kind: str  # drop_access, narrower, instructions, free_lanes, families, max_bytes or stages
+    kind: str  # drop_access, narrower, instructions, free_lanes, minimise, families, max_bytes or stages
     message: str  # for people
     access: str | None = None  # what it concerns, if an access
     with_access: str | None = None  # the access to make narrower with it
@@ -136,14 +136,22 @@ class Relaxations(Struct, frozen=True):
     # What to give up ---------------------------------------------------------------------------
 
     def looser_constraints(self) -> Iterator[Relaxation]:
-        """Constraints of the file that are in the way."""
+        """Constraints of the file that are in the way: the objective alone, else families or bytes."""
         problem = self.case.problem
-        for name, what in (("families", "with every family of layouts"), ("max_bytes", "with more memory")):
+        for name, looser, what in (
+            ("minimise", "excess", "with the least excess first"),
+            ("families", None, "with every family of layouts"),
+            ("max_bytes", None, "with more memory"),
+        ):
+            if name == "minimise" and problem.layout.objective.excess_first:
+                continue
             if getattr(problem.layout, name) is not None:
-                result = self._free_of_conflicts(constrained(problem, **{name: None}))
+                result = self._free_of_conflicts(constrained(problem, **{name: looser}))
                 if result is not None:
                     text = f"{what}: {result.offset}, {result.bytes:,} bytes, no conflicts"
                     yield Relaxation(name, text)
+                    if name == "minimise":
+                        return
 
     def left_out(self, clash: Sequence[Access]) -> Iterator[Relaxation]:
         """Accesses of a clash to leave out, where a layout that the constraints allow serves the others."""
@@ -176,6 +184,11 @@ class Relaxations(Struct, frozen=True):
         if result.excess:
             yield from self.free_lanes(clash or [access.name for access in result.accesses if access.excess])
 
+    @property
+    def _wavefronts(self) -> str:
+        """What `_Better` counts, in words."""
+        return "weighted wavefronts" if self.case.has_weights else "wavefronts"
+
     def narrower(self, layout: Layout) -> Iterator[Relaxation]:
         """Narrower accesses with fewer wavefronts in all."""
         asked = self.case.asked
@@ -193,7 +206,7 @@ class Relaxations(Struct, frozen=True):
         narrowed = [name for name, choices in widths.items() if chosen[name] != choices[0]]
         if narrowed:
             fields = (f'"bytes": [{widths[name][0]}, {chosen[name]}] for `{name}`' for name in narrowed)
-            saved = f"{better.before - better.after:,g} fewer wavefronts, {better.offset}"
+            saved = f"{better.before - better.after:,g} fewer {self._wavefronts}, {better.offset}"
             text = f"{' and '.join(fields)}: {saved}"
             yield Relaxation("narrower", text, narrowed[0], narrowed[1] if len(narrowed) > 1 else None)
 
@@ -224,7 +237,7 @@ class Relaxations(Struct, frozen=True):
                 after = instruction_text(free, new, math.prod(new.loops.values()))
                 changes.append(f"`{new.name}` {math.prod(old.loops.values())} x {old.op}{width} ->{after}")
         if changes:
-            counts = f"{better.after:,g} wavefronts instead of {better.before:,g}"
+            counts = f"{better.after:,g} {self._wavefronts} instead of {better.before:,g}"
             text = f'with `"instructions": "free"` {counts}: {", ".join(changes)}'
             yield Relaxation("instructions", text)
 

@@ -44,6 +44,7 @@ _PADS: Final = ("none", "order", "pad")  # families without an XOR, whose index 
 _FASTER: Final = 1.005
 # What to type to be rid of a constraint.
 _HOW_TO_GIVE_UP: Final = {
+    "minimise": "leave out --minimise or layout.minimise; ",
     "families": "leave out --families or layout.families; ",
     "max_bytes": "raise --max-bytes or layout.max_bytes; ",
 }

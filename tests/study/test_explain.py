@@ -171,6 +171,32 @@ def test_counting_says_what_the_words_would_take_spread_evenly():
     assert any("8 wavefronts where 4 could do. In all 4 excess" in reason for reason in found.reasons)
 
 
+@pytest.mark.parametrize(("first", "families"), [("instructions", None), ("bytes", ("none",))])
+def test_conflicts_that_the_objective_costs_are_no_constraints(first, families):
+    """Row-major takes the fewest instructions, and bytes; a file's other limits are not in the way."""
+    asked = problem_of(
+        "8x8 f32, 32 threads", "r: store 4 [tid//8 + 4*i, tid%8]; i<2", "c: load 4 [2*(tid%4), tid//4]"
+    )
+    asked = constrained(asked, max_bytes=2000, minimise=first, families=families)
+    found = explain(asked)
+    helps = "minimise" if families is None else "families"
+    assert (found.excess, found.conflict_free) == (1, families is None)
+    assert found.relaxations[0].kind == helps
+    assert "max_bytes" not in [relaxation.kind for relaxation in found.relaxations]
+    assert ("a layout free of conflicts exists" in explanation_report(asked, found)) == (families is None)
+
+
+def test_weighted_figures_are_called_so(tmp_path):
+    asked = data_of(
+        "32x32 f32, 32 threads; families none",
+        "r: store 16 [lane//8 + 4*i, 4*(lane%8)]; i<8; weight 10",
+        "c: load 4 [lane, i]; i<32; weight 10",
+    )
+    told = layoutopt("solve", saved(tmp_path, "w.json", asked)).stdout
+    assert "\n  weighted excess >= 960 in every layout" in told
+    assert "weighted wavefronts instead of" in told
+
+
 def test_lanes_in_another_order():
     """Eight-byte stores whose half-warps each stay in half of the banks; with free lanes they need not."""
     problem = problem_of("""64 f32, 8 threads; families none
