@@ -9,7 +9,17 @@ from msgspec.structs import replace
 from layoutopt.accesses.trace import LaneTrace, trace
 from layoutopt.codegen.c_text import HELPERS
 from layoutopt.errors import VerificationError
-from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var, tabulated, to_text, with_parts
+from layoutopt.expressions.grammar import (
+    Const,
+    Lookup,
+    Node,
+    Op,
+    Var,
+    lookups,
+    tabulated,
+    to_text,
+    with_parts,
+)
 from layoutopt.expressions.simplify import Range
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.escape import comment, identifier
@@ -51,10 +61,7 @@ class AccessPlan(IndexCode, frozen=True):
 
     def named(self, node: Node) -> Node:
         """`node` with the tables of its lanes by their names."""
-        plain = with_parts(node, self.named)
-        if isinstance(plain, Lookup) and not plain.name:
-            return Lookup(plain.values, plain.index, self.tables[plain.values])
-        return plain
+        return _named(node, self.tables)
 
     @property
     def functions(self) -> list[tuple[str, list[str], Node]]:
@@ -190,7 +197,10 @@ def make_plan(
     if layout is not None and (table != layout.table()).any():
         raise VerificationError(f"the offset {to_text(offset)} does not equal the table")
     name = identifier(problem.name)
-    used, offset = {f"{name}_{suffix}" for suffix in _OWN_NAMES}, _named(offset, f"{name}_lookup")
+    used = {f"{name}_{suffix}" for suffix in _OWN_NAMES}
+    looked_up = sorted({lookup.values for lookup in lookups(offset)})
+    offset = _named(offset, {values: f"{name}_lookup{k or ''}" for k, values in enumerate(looked_up)})
+    used |= {f"{lookup.name}{end}" for lookup in lookups(offset) for end in ("", "_table")}
     by_hardware = tuple(
         HardwarePlan(_own_name(f"{name}_{identifier(access.name)}", used), access, report.descriptor)
         for access, report in zip(problem.accesses, reports, strict=True)
@@ -220,11 +230,12 @@ def make_plan(
     )
 
 
-def _named(node: Node, name: str) -> Node:
-    """The formula with its table, where it looks something up, by this name."""
-    if isinstance(node, Lookup):
-        return Lookup(node.values, node.index, name)
-    return with_parts(node, lambda part: _named(part, name))
+def _named(node: Node, tables: Mapping[tuple[int, ...], str]) -> Node:
+    """`node` with these tables by their names."""
+    plain = with_parts(node, lambda part: _named(part, tables))
+    if isinstance(plain, Lookup):
+        return Lookup(plain.values, plain.index, tables.get(plain.values, plain.name))
+    return plain
 
 
 def _with_formulas(
