@@ -253,8 +253,7 @@ def expression(plan: Plan, node: Node, access: AccessPlan, dialect: Dialect) -> 
     positive = {substituted(access.named(dividend), spelled) for dividend in access.form.positive}
     # The base of an address is unsigned and small.
     known = {"base": (0, 1 << 24), **{parameter(v): r for v, r in access.ranges.items()}}
-    text = to_c(renamed, known, dialect.wide, positive, plan.name)
-    return text if dialect.wide != "long" else text.replace("LL", "L")
+    return to_c(renamed, known, dialect.wide, positive, plan.name)
 
 
 def _headline(access: AccessPlan) -> list[str]:
@@ -269,7 +268,7 @@ def _headline(access: AccessPlan) -> list[str]:
 def _offset(plan: Plan, dialect: Dialect) -> list[str]:
     ranges = plan.coordinate_ranges
     node = plan.offset if plan.element_bytes == 1 else Op("*", (plan.offset, Const(plan.element_bytes)))
-    body = to_c(node, ranges, dialect.wide, called=plan.name)
+    body = to_c(node, ranges, dialect.wide, called=plan.name, unsigned=True)
     declared = ", ".join(f"{dialect.uint} {x}" for x in ranges)
     return [
         "// Byte offset of an element.",
@@ -290,14 +289,19 @@ def _table(plan: Plan, dialect: Dialect) -> list[str]:
     offsets = sorted({(table.name, table.values) for table in lookups(plan.offset)})
     lanes = [(name, values) for access in plan.accesses for values, name in access.tables.items()]
     for name, values in [*offsets, *lanes]:
-        kind = "unsigned short" if max(values) < 1 << 16 else "unsigned int"
+        kind, least, most = "unsigned int", min(values), max(values)
+        value = "int" if least > -(2**31) and most < 2**31 else dialect.wide
+        if least < 0 or value != "int":
+            kind = value
+        elif most < 1 << 16:
+            kind = "unsigned short"
         rows = [", ".join(map(str, values[at : at + 16])) for at in range(0, len(values), 16)]
         lines += [
             note if (name, values) in offsets else "// Whose piece a thread handles.",
             f"{dialect.table} {kind} {name}_table[{len(values)}] = {{",
             *(f"    {row}," for row in rows),
             "};",
-            f"{dialect.function} int {name}(int index) {{",
+            f"{dialect.function} {value} {name}(int index) {{",
             f"    return {name}_table[index];",
             "}",
             "",

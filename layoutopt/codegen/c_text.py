@@ -8,12 +8,15 @@ from msgspec import Struct
 from layoutopt.errors import LayoutError
 from layoutopt.expressions.grammar import PRECEDENCE, Const, Lookup, Node, Op, Var, parts, with_parts
 from layoutopt.expressions.simplify import Range, bounds
+from layoutopt.index.folding import is_power
 
 # C's operators bind as Python's do, but for comparisons, which bind tighter than & ^ |.
 _RANK: Final = {**PRECEDENCE, "/": PRECEDENCE["//"]}
 _SHIFT: Final = _RANK["<<"]
 _OPERAND: Final = 1 + max(_RANK.values())  # whatever has operators stands in parentheses
 _BITWISE: Final = frozenset("|^&") | {"<<", ">>"}
+_OF_SIGNS: Final = frozenset(("//", "%", ">>", "<", "<=", ">", ">=", "min", "max"))
+_SUFFIXES: Final = {"long": "L", "long long": "LL"}  # of literals of a type
 _REPEATED: Final = 16  # operators of an operand that stands in the text more than once
 _MOST_REPEATED: Final = 1 << 12  # the same where no function can take it
 _CALL: Final = "call"  # an operator: of a function's name and two operands
@@ -33,8 +36,11 @@ def to_c(
     wide: str = "long long",
     positive: Collection[Node] = (),
     called: str | None = None,
+    unsigned: bool = False,
 ) -> str:
     """`node` as a C expression, of type int, or `wide` where a step leaves the range of int.
+
+    Variables are of type int, or `unsigned`, of 32 bits too: then the value is right modulo 2**32.
 
     Division and remainder round down as in the problem file: a power of two becomes a shift or a
     mask, other divisors use C's own operators where the operand cannot be negative and a
@@ -48,7 +54,11 @@ def to_c(
     """
     known: dict[Node, Range] = {}
     lowered = _Lowering(ranges, positive, called, known).of(node)
-    return _write(_widened(lowered, wide) if _leaves_int(node, ranges, known) else lowered, 0)
+    if _leaves_int(node, ranges, known):
+        lowered = _widened(lowered, wide)
+    elif unsigned and _depends_on_sign(node, ranges, known):
+        lowered = _widened(lowered, "int")
+    return _write(lowered, 0)
 
 
 def helpers(text: str, called: str, function: str, wide: str) -> list[str]:
@@ -75,9 +85,22 @@ def _leaves_int(node: Node, ranges: Mapping[str, Range], known: dict[Node, Range
     return isinstance(node, Op) and any(_leaves_int(arg, ranges, known) for arg in node.args)
 
 
+def _depends_on_sign(node: Node, ranges: Mapping[str, Range], known: dict[Node, Range]) -> bool:
+    """Whether an operator that needs more than the bits of its operands may have a negative one."""
+    if isinstance(node, Op) and node.symbol in _OF_SIGNS:
+        low, high = bounds(node.args[-1], ranges, known)
+        is_mask = node.symbol == "%" and low == high > 0 and is_power(low)
+        if not is_mask and any(bounds(arg, ranges, known)[0] < 0 for arg in node.args):
+            return True
+    return any(_depends_on_sign(part, ranges, known) for part in parts(node))
+
+
 def _widened(node: Node, wide: str) -> Node:
     if isinstance(node, Var):
         return Var(f"({wide}){node.name}")
+    if isinstance(node, Const) and not -(2**31) <= node.value < 2**31:
+        text = f"{node.value}{_SUFFIXES[wide]}"
+        return Var(text if node.value > 0 else f"({text})")
     if isinstance(node, Op) and node.symbol == _CALL:
         name, *args = node.args
         assert isinstance(name, Var)
@@ -123,7 +146,7 @@ class _Lowering(Struct, frozen=True):
     def _rounded(self, symbol: str, node: Op, args: tuple[Node, ...]) -> Node:
         low, high = bounds(node.args[1], self.ranges, self.known)
         a, b = args
-        if low == high > 0 and low & (low - 1) == 0:
+        if low == high > 0 and is_power(low):
             return (
                 Op(">>", (a, Const(low.bit_length() - 1))) if symbol == "//" else Op("&", (a, Const(low - 1)))
             )
@@ -162,8 +185,7 @@ def _corrected(symbol: str, a: Node, b: Node) -> Node:
 def _write(node: Node, minimum: int) -> str:
     match node:
         case Const(value):
-            text = f"{value}LL" if abs(value) >= 2**31 else str(value)
-            return text if value >= 0 else f"({text})"
+            return str(value) if value >= 0 else f"({value})"
         case Var(name):
             return name
         case Lookup(_, index, name):

@@ -95,7 +95,7 @@ def _offsets(name: str, values: Sequence[int], what: str) -> list[str]:
     """A function of an index with these values: a formula where one is found, else a table."""
     formula = fit(np.array(values, np.int64), {"i": len(values)})
     if formula is not None:
-        body = [f"    return {to_c(formula, {'i': (0, len(values) - 1)})};"]
+        body = [f"    return {to_c(formula, {'i': (0, len(values) - 1)}, unsigned=True)};"]
     else:
         body = [f"    const uint32_t at[] = {{{', '.join(map(str, values))}}};", "    return at[i];"]
     unused = ["    (void)i;"] if "i" not in body[-1].split("return", 1)[1] else []

@@ -152,7 +152,8 @@ def _formula(layout: Layout) -> str:
     """The byte offset in C, over x[0], x[1], ..."""
     named = {f"x{d}": Var(f"x[{d}]") for d in range(len(layout.shape))}
     offset = Op("*", (substituted(offset_expression(layout), named), Const(layout.element_bytes)))
-    return to_c(offset, {f"x[{x[1:]}]": r for x, r in coordinate_ranges(layout.shape).items()}, called="of")
+    ranges = {f"x[{x[1:]}]": r for x, r in coordinate_ranges(layout.shape).items()}
+    return to_c(offset, ranges, called="of", unsigned=True)
 
 
 def _in_c(value: int | str) -> str:

@@ -86,7 +86,23 @@ def nested_problem(*symbols):
 
 GPU = device("sm_90")
 NESTED = nested_problem("min", "max", "//", "%"), GPU, "x0"
-ODD = [(AWKWARD, GPU, "x2*73 + x0*23 + x1"), (REMAINDERS, GPU, "x0*64 + (x1 ^ x0*4)"), NESTED]
+# Values below 0, that of coordinates without a sign; numbers beyond int; several tables, some of them negative.
+SIGNED = [
+    "x0*31 + (x1 - x0) % 31",
+    "(x0*31 + x1 - 5000) % 961",
+    "x0*31 + x1 + ((x0*31 + x1 - 512) >> 31)*-4096",
+    "x0*31 + x1 + min(x0, -3) + 3",
+    "x0*31 + x1 + (-5 < x0 - 9)*3",
+    "x0*31 + x1 + [-1, 0, 2][x0 % 3] - [-1, 0, 2, 3][x0 % 3]",
+    "x0*31 + x1 + [-3000000000, 0][x0 > 3] + 3000000000*(x0 <= 3)",
+]
+ODD = [
+    (AWKWARD, GPU, "x2*73 + x0*23 + x1"),
+    (REMAINDERS, GPU, "x0*64 + (x1 ^ x0*4)"),
+    NESTED,
+    *((problem_of(f"31x31 f32, 31 threads; name signed {k}", "a: load 4 [LL, tid]; LL<31"), GPU, formula)
+      for k, formula in enumerate(SIGNED)),
+]  # fmt: skip
 
 
 def cases(every):
@@ -114,6 +130,12 @@ def test_long_operands_that_c_would_repeat_are_a_functions():
     assert len(program(plan(nested_problem("min"), GPU, "x0"))) < 1 << 17
     with refused_with("'min' are too long for C in one expression", LayoutError):
         to_c(parse(nested("min"), frozenset(("tid", "i"))), {"tid": (0, 63), "i": (0, 2)})
+
+
+def test_opencl_has_other_literals_and_the_same_names():
+    node = parse("LL*4294967296 + L - LL", frozenset(("L", "LL")))
+    text = to_c(node, {"L": (0, 3), "LL": (0, 7)}, "long")
+    assert text == "(long)LL * 4294967296L + (long)L - (long)LL"
 
 
 def of_digits(shape, size, digits, targets=(), *more, **fields):
