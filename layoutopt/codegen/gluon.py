@@ -18,7 +18,7 @@ from layoutopt.errors import LayoutError, ProblemFileError
 from layoutopt.ground.arrays import IntArray
 from layoutopt.imports.triton_shared import offsets as shared_offsets
 from layoutopt.imports.triton_shared import swizzled
-from layoutopt.layout.forms import interval_padding, offset_bases
+from layoutopt.layout.forms import offset_bases, padded_form
 
 _TYPES: Final = {
     "i8": "int8", "u8": "uint8", "i16": "int16", "u16": "uint16", "i32": "int32", "u32": "uint32",
@@ -61,13 +61,13 @@ def expression(plan: Plan) -> str:
     dense = bool((np.sort(offsets.ravel()) == np.arange(offsets.size)).all())
     if bases is not None and dense:
         return _swizzled(bases, shape) or f"SharedLinearLayout({bases}, [], {plan.alignment_bytes})"
-    if bases is not None:
-        padding = interval_padding(offsets)
-        if padding:
-            return f"PaddedSharedLayout({padding}, {bases}, [], {list(shape)})"
+    form = padded_form(offsets)
+    if form.data is not None:
+        return f"PaddedSharedLayout({', '.join(map(str, form.data.values()))}, [], {list(shape)})"
     raise LayoutError(
         "Gluon's shared layouts are XOR swizzles, or pads of a power of two after every power of two of "
-        "elements, and this layout is neither; --lang cuda, c, cute, tilelang or numba can express it"
+        "elements, and this layout is neither; --lang cuda, c, cute, tilelang or numba can express it: "
+        f"{form.reason}"
     )
 
 

@@ -77,6 +77,26 @@ def interval_padding(offsets: IntArray) -> list[list[int]] | None:
     return pairs if (explained == pads_before).all() else None
 
 
+def padded_form(offsets: IntArray) -> Form:
+    """Triton's padded layout, `interval_padding_pairs` and `offset_bases`, as its compiler takes it.
+
+    Args:
+        offsets: int64, in the shape of the tile, in elements.
+    """
+    if any(extent & (extent - 1) for extent in offsets.shape):
+        return Form(None, "padded layouts have extents that are powers of two")
+    bases, pairs = offset_bases(offsets), interval_padding(offsets)
+    if bases is None:
+        return Form(None, "the order of the elements is not linear over F2")
+    if pairs is None:
+        return Form(None, "the pads are no powers of two after intervals that are")
+    if any(sum(map(int.bit_count, basis)) > 1 for basis in bases):
+        return Form(None, "each offset basis of a padded layout moves by a power of two in one dimension")
+    if not pairs:
+        return Form(None, "padded layouts have at least one pad")
+    return Form({"interval_padding_pairs": pairs, "offset_bases": bases})
+
+
 def swizzle_between(linear: IntArray, offsets: IntArray) -> tuple[int, int, int] | None:
     """B, M, S such that CuTe's `Swizzle<B, M, S>` takes each of `linear` to that of `offsets`, or None.
 

@@ -49,13 +49,7 @@ from msgspec.structs import replace
 from layoutopt.errors import LayoutError
 from layoutopt.ground.arrays import IntArray
 from layoutopt.ground.escape import described
-from layoutopt.layout.forms import (
-    Form,
-    interval_padding,
-    linear_columns,
-    offset_bases,
-    swizzle_between,
-)
+from layoutopt.layout.forms import Form, linear_columns, padded_form, swizzle_between
 
 # What a file may say: far beyond shared memory, and far from where integers of 64 bits wrap.
 MAX_BITS: Final = 40
@@ -247,14 +241,7 @@ class Layout(Struct, frozen=True):
 
     def padded(self) -> Form:
         """Triton's padded layout: `interval_padding_pairs`, and `offset_bases`, the place's bits."""
-        if any(extent & (extent - 1) for extent in self.shape):
-            return Form(None, "padded layouts have extents that are powers of two")
-        bases, pairs = offset_bases(self._elements()), interval_padding(self._elements())
-        if bases is None:
-            return Form(None, "the order of the elements is not linear over F2")
-        if pairs is None:
-            return Form(None, "the pads are no powers of two after intervals that are")
-        return Form({"interval_padding_pairs": pairs, "offset_bases": bases})
+        return padded_form(self._elements())
 
     def _elements(self) -> IntArray:
         return self.element_offset(*np.indices(self.shape, sparse=True))

@@ -149,6 +149,8 @@ def test_gluon_says_what_it_cannot_express():
     problem, gpu, _ = solved(next(p for p in SOLVED if p.stem == "transpose_32x32_f32"))
     with pytest.raises(LayoutError, match="neither; --lang cuda"):
         emit("gluon", problem, gpu, "x0*32 + (x1 + 3*x0) % 32")
+    with pytest.raises(LayoutError, match="each offset basis of a padded layout moves by a power of two"):
+        emit("gluon", problem, gpu, "x0*36 + (x1 ^ x0 % 8 * 4)")
 
 
 @pytest.mark.parametrize("language", ["cute", "gluon", "tilelang", "numba"])
