@@ -13,8 +13,8 @@ import numpy as np
 from layoutopt.codegen.c_text import to_c
 from layoutopt.codegen.plan import Plan
 from layoutopt.codegen.templates import filled, lines
-from layoutopt.errors import VerificationError
-from layoutopt.expressions.grammar import Var, evaluate
+from layoutopt.errors import LayoutError, VerificationError
+from layoutopt.expressions.grammar import Var, evaluate, lookups
 from layoutopt.expressions.simplify import simplify
 from layoutopt.ground.arrays import IntArray
 from layoutopt.hardware.dictated import ATOM_ROWS, modes
@@ -31,7 +31,11 @@ _BY_SIZE: Final = {1: "uint8_t", 2: "uint16_t", 4: "uint32_t"}
 
 
 def emit(plan: Plan) -> str:
-    """A header for CuTe. Offsets count elements, as CuTe's do."""
+    """A header for CuTe. Offsets count elements, as CuTe's do.
+
+    Raises:
+        LayoutError: the formula looks up a table.
+    """
     name, dims = plan.name, range(plan.table.ndim)
     head = filled("cute", "head", NAME=name, BYTES=plan.bytes, ALIGNMENT=plan.alignment_bytes)
     layout = _formula(plan) if plan.layout is None else _layout(plan, plan.layout)
@@ -94,6 +98,8 @@ def _functor(plan: Plan, layout: Layout) -> str:
 def _formula(plan: Plan) -> str:
     """A layout known as a formula only: a functor of the coordinates."""
     ranges = plan.coordinate_ranges
+    if lookups(plan.offset):
+        raise LayoutError("cute has no functor that looks up a table; --lang cuda, c or numba have")
     text, declared = to_c(plan.offset, ranges), ", ".join(f"int {x}" for x in ranges)
     unused = lines((f"(void){x};" for x in ranges if x not in text), 8)
     return filled("cute", "formula", NAME=plan.name, PARAMETERS=declared, UNUSED=unused, TEXT=text)
