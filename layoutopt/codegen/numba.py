@@ -4,7 +4,18 @@ import keyword
 from typing import Final
 
 from layoutopt.codegen.plan import BASE, AccessPlan, Plan
-from layoutopt.expressions.grammar import Var, substituted, to_text
+from layoutopt.expressions.grammar import (
+    PRECEDENCE,
+    Const,
+    Lookup,
+    Node,
+    Op,
+    Var,
+    lookups,
+    substituted,
+    to_text,
+    with_parts,
+)
 
 _TYPES: Final = {
     "i8": "int8", "u8": "uint8", "i16": "int16", "u16": "uint16", "i32": "int32", "u32": "uint32",
@@ -19,16 +30,19 @@ def emit(plan: Plan) -> str:
     kind = f"numba.{_TYPES[element]}" if isinstance(element, str) and element in _TYPES else "dtype"
     size = plan.bytes // plan.element_bytes
     coordinates = list(plan.coordinate_ranges)
+    looked_up = dict(sorted((table.name, list(table.values)) for table in lookups(plan.offset)))
     lines = [
         *(f"# {line}" for line in plan.header),
-        *(["import numpy as np"] if any(access.tables for access in plan.accesses) else []),
+        *(["import numpy as np"] if looked_up or any(access.tables for access in plan.accesses) else []),
         "from numba import cuda",
         "",
         f"{plan.name}_size = {size}",
         f"# smem = cuda.shared.array({plan.name}_size, {kind}), then smem[{plan.name}_offset(...)]",
     ]
+    for name, values in looked_up.items():
+        lines.append(f"{name} = np.array({values}, np.int64)  # what the offset looks up")
     about = "Element offset of an element."
-    lines += _function(f"{plan.name}_offset", coordinates, to_text(plan.offset), about)
+    lines += _function(f"{plan.name}_offset", coordinates, _text(plan.offset), about)
     for access in plan.accesses:
         lines += _access(access)
     return "\n".join(lines) + "\n"
@@ -53,7 +67,8 @@ def _access(access: AccessPlan) -> list[str]:
     notes["active"] = "Whether the thread takes part."
     for part, variables, node in access.functions:
         if part in notes:
-            body = to_text(substituted(access.named(node), {v: Var(parameter(v)) for v in variables}))
+            spelled = substituted(access.named(node), {v: Var(parameter(v)) for v in variables})
+            body = _text(spelled, is_test=part == "active")
             name = access.name if part == "bytes" else f"{access.name}_{part}"
             lines += _function(name, list(map(parameter, variables)), body, notes[part])
         if part == "step":
@@ -61,6 +76,40 @@ def _access(access: AccessPlan) -> list[str]:
             call = f"{access.name}_step({access.name}_base(tid), {', '.join(names)})"
             lines += _function(access.name, ["tid", *names], call, about)
     return lines
+
+
+def _text(node: Node, is_test: bool = False) -> str:
+    """`node` in Python's operators, a number unless it is a test."""
+    made = _in_python(node)
+    return to_text(made if is_test else _number(made))
+
+
+def _in_python(node: Node) -> Node:
+    """`node` with numbers for truths where Python and Numba tell them apart."""
+    node = with_parts(node, _in_python)
+    match node:
+        case Op("and" | "or" as symbol, args):  # they give an operand
+            return Op(symbol, tuple(a if _is_truth(a) else Op("!=", (a, Const(0))) for a in args))
+        case Op("~", (arg,)):  # of Numba's truths it is another truth
+            return Op("-", (Const(-1), arg))
+        case Lookup(values, index, name):
+            return Lookup(values, _number(index), name)
+    return node
+
+
+def _number(node: Node) -> Node:
+    return Op("+", (node, Const(0))) if _is_truth(node) else node
+
+
+def _is_truth(node: Node) -> bool:
+    match node:
+        case Op("&" | "|" | "^" | "min" | "max", args):
+            return all(map(_is_truth, args))
+        case Op("if", (yes, _, no)):
+            return _is_truth(yes) and _is_truth(no)
+        case Op(symbol):
+            return PRECEDENCE["or"] <= PRECEDENCE[symbol] <= PRECEDENCE["<"]
+    return False
 
 
 def _function(name: str, parameters: list[str], body: str, about: str) -> list[str]:

@@ -251,6 +251,27 @@ def test_numba_functions_as_plain_python(path):
     run_python(*solved(path))
 
 
+TRUTHS = problem_of(
+    """4x32 f32, 32 threads
+    and: load 4 [lane and 3, ~(lane < 3) + 2 + (~(lane and 5) & 3)]
+    or: load 4 [(lane or 2) + (0 or not lane), i or (lane - i) and 7]; i<4; where lane or i
+    only: load 4 [0, 5 > lane]""",
+    name="truths",
+)
+
+
+def test_numba_functions_have_numbers_for_truths_and_tables():
+    """Python's `and` and `or` give an operand, and a truth is no index of an array."""
+    gpu = device("sm_90")
+    run_python(TRUTHS, gpu, "x0*40 + x1 + [0, 4, 1, 7][x0] + [0, 1][x1 and 5]*160")
+    assert "return (5 > tid) + 0" in emit("numba", TRUTHS, gpu, "x0*33 + x1")
+
+
+def test_cute_refuses_tables():
+    with pytest.raises(LayoutError, match="no functor that looks up a table; --lang cuda, c or numba"):
+        emit("cute", TRUTHS, device("sm_90"), "x0*40 + x1 + [0, 4, 1, 7][x0]")
+
+
 @pytest.fixture(scope="module")
 def opencl():
     cl = pytest.importorskip("pyopencl", reason="pyopencl is not installed")
