@@ -124,7 +124,7 @@ def _bases(layout: PrintedLayout, tile: Vector) -> Bases:
             if operand not in (0, 1):
                 raise wrong("dot_op has operands 0 and 1")
             if parent.kind == "blocked":
-                return _multiplied(parent, tile, 1 - operand)
+                return _multiplied(parent, tile, rank - 1 - operand)
             return _matrix(parent, tile, operand, layout.power("kWidth"))
         case kind if kind in _INSTRUCTIONS:
             return _matrix(layout, tile, None, 2)
@@ -143,10 +143,9 @@ def _counts(layout: PrintedLayout, rank: int) -> dict[str, list[int]]:
 
 def _multiplied(parent: PrintedLayout, tile: Vector, inner: int) -> Bases:
     """Operand of a product without matrix instructions: all of dimension `inner`, which is summed over."""
-    order = parent.integers("order", 2)
-    if sorted(order) != [0, 1] or len(tile) != 2:
-        raise wrong("dot_op of a blocked layout is read for two dimensions")
-    counts = _counts(parent, 2)
+    if len(tile) < 2:
+        raise wrong("dot_op is of at least two dimensions")
+    order, counts = parent.order(len(tile)), _counts(parent, len(tile))
     counts["register"][inner] = tile[inner]
     steps = [
         (part, None if dim == inner and part != "register" else dim, counts[part][dim])

@@ -113,10 +113,11 @@ def _transposing(moved: Moved, launch: Launch) -> _Found | None:
 
 def _matrices(moved: Moved, launch: Launch, kind: str) -> _Found | None:
     """Loads or stores of matrices, where registers hold 8 rows of 16 bytes as they move them, each whole."""
-    if not launch.has(kind, ROW_BYTES) or moved.size > WORD_BYTES or moved.table.ndim != 2:
+    if not launch.has(kind, ROW_BYTES) or moved.size > WORD_BYTES or moved.table.ndim < 2:
         return None
+    across = Step(moved.table.ndim - 2, 1)  # dimensions before the last two number matrices
     for transposed in (False, True)[: 1 + (moved.size == 2)]:
-        word = [Step(0, 1)] if transposed else moved.last_dim_steps(WORD_BYTES // moved.size)
+        word = [across] if transposed else moved.last_dim_steps(WORD_BYTES // moved.size)
         if all(map(moved.is_closed, word)):
             words = moved.element.shape[1] >> len(word)
             together = next(n for n in (4, 2, 1) if words % n == 0)

@@ -89,6 +89,14 @@ OTHER_ORDER = HELD.replace(
 FOUR = "#four = #ttg.swizzled_shared<{vec = 4, perPhase = 2, maxPhase = 8, order = [1, 0]}>\n"
 TURNED = f"    %t = ttg.memdesc_trans %a {{order = array<i32: 1, 0>}} : {A} -> {memory('32x128xf16', '#shared1')}\n"
 HOPPER_HEAD = HEAD.replace("cuda:80", "cuda:90")
+# A product of 4 pairs of matrices, with the layouts that Triton 3.9 gives it for sm_80, and for sm_75.
+BATCH = (
+    blocks([1, 8, 4], [1, 4, 1], 8)
+    + "#batch = #ttg.nvidia_mma<{versionMajor = 2, versionMinor = 0, warpsPerCTA = [4, 1, 1], instrShape = [1, 16, 8]}>\n"
+    + "#third = #ttg.swizzled_shared<{vec = 8, perPhase = 2, maxPhase = 4, order = [2, 0, 1]}>\n"
+)
+DOT = "#ttg.dot_op<{{opIdx = {}, parent = #batch, kWidth = 2}}>"
+FMA = "#fma = #ttg.blocked<{sizePerThread = [1, 4, 4], threadsPerWarp = [1, 4, 8], warpsPerCTA = [2, 2, 1], order = [2, 1, 0]}>\n"
 # A kernel; the extents of its buffer, its operations and the bytes of a lane in each, and the excess of Triton's layout.
 MOVED = {
     "without a swizzle there are conflicts": (
@@ -120,6 +128,16 @@ MOVED = {
     "rows of words": (
         blocks([8, 4], [4, 1]) + HOPPER_HEAD + stored("64x64xf32", "#plain", "#b") + loaded("64x64xf32", "#plain", "#b"),
         [64, 64], [("stmatrix.x4", 8), ("ldmatrix.x4", 8)], 1792,
+    ),
+    "matrices of a batch, one operand across its rows": (
+        BATCH + HEAD + stored("4x32x32xf16", "#third", "#b") + loaded("4x32x32xf16", "#third", DOT.format(0))
+        + loaded("4x32x32xf16", "#third", DOT.format(1)),
+        [4, 32, 32], [("store", 16), ("ldmatrix.x4", 4), ("ldmatrix.x4.trans", 4)], 960,
+    ),
+    "the same without matrix instructions": (
+        BATCH + FMA + HEAD + stored("4x32x32xf32", "#third", "#b")
+        + loaded("4x32x32xf32", "#third", "#ttg.dot_op<{opIdx = 1, parent = #fma}>"),
+        [4, 32, 32], [("store", 16), ("load", 16)], 128,
     ),
 }  # fmt: skip
 
