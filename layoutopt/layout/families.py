@@ -15,15 +15,22 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from layoutopt.layout.layout import Layout, tight_digits
+from layoutopt.layout.layout import Digit, Layout, tight_digits
 
 # A part of a layout in words, and the layout without it.
 Part = tuple[str, Layout]
 
 
-def _pads(layout: Layout) -> Iterator[Part]:
+def _without_pads(layout: Layout) -> tuple[Digit, ...] | None:
+    """The digits with the strides that they have without pads; None where they have these."""
     tight = tight_digits(layout.digits)
-    if tight != layout.digits:
+    # A digit of one value moves nothing, whatever its stride.
+    return tight if any(a != b for a, b in zip(layout.digits, tight, strict=True) if a.size > 1) else None
+
+
+def _pads(layout: Layout) -> Iterator[Part]:
+    tight = _without_pads(layout)
+    if tight is not None:
         wide = max(d.stride for d in layout.digits) * layout.element_bytes
         yield f"the pad (slowest stride {wide:,} bytes)", replace(layout, digits=tight)
 
@@ -54,7 +61,7 @@ def _flipped_bits(layout: Layout) -> Iterator[Part]:
 
 
 def _pad_label(layout: Layout) -> str:
-    if tight_digits(layout.digits) == layout.digits:
+    if _without_pads(layout) is None:
         return "no pad"
     return f"strides {', '.join(str(d.stride) for d in layout.digits)}"
 

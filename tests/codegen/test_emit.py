@@ -13,6 +13,8 @@ from emit_programs import GCC, GXX, SOLVED, emit, run, solved, tabled
 from msgspec.structs import replace
 from written import access_from, data_of, one_tile, problem_of, refused_with, saved
 
+from layoutopt import emit as layoutopt_emit
+from layoutopt import solve
 from layoutopt.codegen.c_text import to_c
 from layoutopt.codegen.languages import plan, run_plan
 from layoutopt.codegen.registry import LANGUAGES
@@ -25,6 +27,7 @@ from layoutopt.expressions.simplify import simplify
 from layoutopt.files.file import from_data, load
 from layoutopt.hardware.devices import device
 from layoutopt.index.cost import instructions
+from layoutopt.layout.families import families_of
 from layoutopt.layout.formula import flipped_spelling, offset_expression
 from layoutopt.layout.layout import Digit, Layout, Target
 from layoutopt.problems.answer import Bound, Proof, Result, Status
@@ -429,6 +432,14 @@ def test_a_result_that_its_problem_does_not_allow(solved, limits, message, tmp_p
     allowed = {"max_bytes": 4096, "alignment_bytes": 128, "order": [0, 1], "pitch_multiple_bytes": 4}
     problem = saved(tmp_path, "p.json", {**data, "layout": {**allowed, "families": ["xor", "pad"]}})
     assert layoutopt("emit", result, "--problem", problem).returncode == 0
+
+
+@pytest.mark.parametrize("tile", ["32x1 16B, 32 threads", "32x8 b1, 32 threads"])
+def test_a_dimension_of_one_element_has_no_pad(tile):
+    width = 16 if "16B" in tile else 1
+    problem = problem_of(f"{tile}; families none", f"a: load {width} [lane, 0]")
+    assert families_of(solve(problem).require_layout()) == []
+    assert "_offset_bytes(" in layoutopt_emit(problem, solve(problem), lang="c")
 
 
 @pytest.mark.parametrize("lang", LANGUAGES)
