@@ -30,6 +30,22 @@ SOLVED = [path for path in PROBLEMS if load(path).known_optimum is not None]
 FORMULAS = [path for path in SOLVED if load(path).tile.packed == 1 and "libceed_interp2d" not in path.stem]
 
 
+# Loops named as what is called, as macros and types, and as others are renamed; an access named as a constant.
+NAMED = (
+    problem_of(
+        """4x32 f32, 32 threads
+    a: load 4 [p_a_base, lane]; p_a_base<4
+    size: load 4 [int + 2*int_, lane]; int<2, int_<2
+    macros: load 4 [INT_MAX + 2*CHAR_BIT, lane]; INT_MAX<2, CHAR_BIT<2
+    types: load 4 [generic + 2*image2d_t, lane + 8*float4]; generic<2, image2d_t<2, float4<4; where lane < 8
+    lookup: load 4 [p_lookup, lane]; p_lookup<4""",
+        name="p",
+    ),
+    device("sm_90"),
+    "x0*36 + x1 + [0, 2, 1, 3][x0]",
+)
+
+
 @functools.cache
 def solved(path):
     """A catalogue problem, its device and an answer; the same for every test of a run."""

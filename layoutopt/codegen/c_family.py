@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from layoutopt.codegen.c_text import helpers, to_c
-from layoutopt.codegen.plan import BASE, AccessPlan, Plan
+from layoutopt.codegen.plan import BASE, AccessPlan, Plan, is_called
 from layoutopt.codegen.registry import LANGUAGES
 from layoutopt.expressions.grammar import Const, Lookup, Node, Op, Var, lookups, names, substituted
 from layoutopt.ground.escape import comment
@@ -384,22 +384,28 @@ _RESERVED: Final = frozenset(
         alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t
         char32_t class co_await co_return co_yield compl concept const consteval constexpr constinit
         const_cast continue decltype default delete do double dynamic_cast else enum explicit export
-        extern false float for friend goto half if inline int int64_t kernel long mutable namespace new
-        noexcept not not_eq nullptr operator or or_eq private protected public register reinterpret_cast
-        requires restrict return short signed sizeof static static_assert static_cast struct switch
-        template this thread_local throw true try typedef typeid typename uint uint32_t uchar ulong
-        ushort union unsigned using virtual void volatile wchar_t while xor xor_eq
-        NULL EOF NAN INFINITY errno stdin stdout stderr
+        extern false float for friend generic goto half if inline int int64_t kernel long mutable namespace
+        new noexcept not not_eq nullptr operator or or_eq private protected public read_only read_write
+        register reinterpret_cast requires restrict return short signed sizeof static static_assert
+        static_cast struct switch template this thread_local throw true try typedef typeid typename typeof
+        uint uint32_t uchar ulong union unsigned ushort using virtual void volatile wchar_t while write_only xor
+        xor_eq
+        NULL EOF NAN INFINITY MAXFLOAT errno stdin stdout stderr linux unix
         base body bytes smem source address v global local constant pipe
         cell cells cycles in out repeat repeats start sum tile visit word
         """,
     )
 )
+# Macros such as INT_MAX, and types such as float4 and image2d_t.
+_RESERVED_FORMS: Final = re.compile(
+    r"_.*|[A-Z][A-Z0-9]*_[A-Z0-9_]*|image\w*_t|(u?(char|short|int|long|longlong)|float|double|half)\d+"
+)
 
 
 def parameter(name: str) -> str:
     """`name` as a parameter's name."""
-    return f"{name}_" if name in _RESERVED or name.startswith("_") else name
+    stem = name.rstrip("_")  # so that no two become one
+    return f"{name}_" if stem in _RESERVED or _RESERVED_FORMS.fullmatch(stem) or is_called(stem) else name
 
 
 _C_TYPES: Final = {

@@ -3,7 +3,7 @@
 import keyword
 from typing import Final
 
-from layoutopt.codegen.plan import BASE, AccessPlan, Plan
+from layoutopt.codegen.plan import BASE, AccessPlan, Plan, is_called
 from layoutopt.expressions.grammar import (
     PRECEDENCE,
     Const,
@@ -128,4 +128,5 @@ def parameter(name: str) -> str:
     """`name` as a parameter's name, where Python does not reserve it."""
     if name == BASE:
         return "base"
-    return f"{name}_" if keyword.iskeyword(name) or name == "base" else name
+    stem = name.rstrip("_")  # so that no two become one
+    return f"{name}_" if stem == "base" or keyword.iskeyword(stem) or is_called(stem) else name

@@ -1,5 +1,6 @@
 """What every emitter prints: the offset, and for each access how its address is computed."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -267,10 +268,15 @@ def _own_name(name: str, used: set[str]) -> str:
     return name
 
 
+def is_called(name: str) -> bool:
+    """Whether what the functions of an access call may have this name."""
+    return _CALLED.fullmatch(name) is not None
+
+
 # What the emitters name after the tile.
 _OWN_NAMES: Final = (
-    "offset", "offset_bytes", "tile", "bytes", "alignment", "layout", "swizzle", "lookup", "lookup_table",
-    "bit_shift", "test", "commit", "wait", "cluster", *HELPERS,
+    "offset", "offset_bytes", "tile", "bytes", "alignment", "layout", "size", "swizzle", "lookup",
+    "lookup_table", "bit_shift", "test", "commit", "wait", "cluster", *HELPERS,
 )  # fmt: skip
 
 # Functions of one access, as suffixes of its name.
@@ -280,3 +286,8 @@ PARTS: Final = (
     "stride_byte_offset", "fields", "descriptor", "copies", "copy_bytes", "offset", "multicast", "store",
     *(f"x{d}" for d in range(8)), "lanes", "lanes_table",
 )  # fmt: skip
+
+# Of an access of a tile, and of a tile.
+_CALLED: Final = re.compile(
+    rf".+_.+_(?:bytes|base|step|active|lanes\d*)|.+_(?:lookup\d*|{'|'.join(HELPERS)})"
+)

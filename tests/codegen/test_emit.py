@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from command import answer, layoutopt, refused
 from conftest import PROBLEMS, ROOT
-from emit_programs import GCC, GXX, SOLVED, emit, run, solved, tabled
+from emit_programs import GCC, GXX, NAMED, SOLVED, emit, run, solved, tabled
 from msgspec.structs import replace
 from written import access_from, data_of, one_tile, problem_of, refused_with, saved
 
@@ -103,6 +103,7 @@ ODD = [
     (AWKWARD, GPU, "x2*73 + x0*23 + x1"),
     (REMAINDERS, GPU, "x0*64 + (x1 ^ x0*4)"),
     NESTED,
+    NAMED,
     *((problem_of(f"31x31 f32, 31 threads; name signed {k}", "a: load 4 [LL, tid]; LL<31"), GPU, formula)
       for k, formula in enumerate(SIGNED)),
 ]  # fmt: skip

@@ -16,7 +16,19 @@ import numpy as np
 import pytest
 from command import ENVIRONMENT, python
 from conftest import ROOT, problem_id
-from emit_programs import FORMULAS, GXX, SOLVED, emit, expected, run_python, same, solved, tabled, visits
+from emit_programs import (
+    FORMULAS,
+    GXX,
+    NAMED,
+    SOLVED,
+    emit,
+    expected,
+    run_python,
+    same,
+    solved,
+    tabled,
+    visits,
+)
 from written import one_tile, problem_of
 
 from layoutopt import solve
@@ -265,6 +277,18 @@ def test_numba_functions_have_numbers_for_truths_and_tables():
     gpu = device("sm_90")
     run_python(TRUTHS, gpu, "x0*40 + x1 + [0, 4, 1, 7][x0] + [0, 1][x1 and 5]*160")
     assert "return (5 > tid) + 0" in emit("numba", TRUTHS, gpu, "x0*33 + x1")
+
+
+def test_numba_has_a_name_for_each_thing():
+    """An access called size, as the constant; loops called as functions that are called."""
+    run_python(*NAMED)
+
+
+@pytest.mark.skipif(shutil.which("clang") is None, reason="no clang on this machine")
+def test_opencl_has_a_name_for_each_thing(tmp_path):
+    (tmp_path / "p.cl").write_text(emit("opencl", *NAMED))
+    command = ["clang", "-x", "cl", "-cl-std=CL2.0", "-Xclang", "-finclude-default-header", "-fsyntax-only"]
+    subprocess.run([*command, tmp_path / "p.cl"], check=True)
 
 
 def test_cute_refuses_tables():
