@@ -117,6 +117,12 @@ COUNTED = {
     "BRA.DIV goes on where they are not": (
         "UMOV UR4, 0xffffffff; BRA.DIV UR4, `(.L_A); LDS R4, [RZ]; A:; NOP", {}, "certain", [(1, 1)], "",
     ),
+    "lanes that wait in a call wait for none of those in a call inside it": (
+        "ISETP.GE.AND P1, PT, R1, 0x5, PT; ISETP.NE.AND P2, PT, RZ, RZ, PT; BSSY B6, `(.L_M); @!P1 BRA `(.L_M); "
+        "BMOV.32.CLEAR R18, B6; BSSY B6, `(.L_M); ISETP.EQ.AND P2, PT, RZ, RZ, PT; M:; BSYNC B6; @P2 BRA `(.L_R); "
+        "LDS R4, [R2]; EXIT; R:; BMOV.32 B6, R18; ISETP.NE.AND P2, PT, RZ, RZ, PT; BRA `(.L_M)",
+        {}, "certain", [(1, 1)], "",
+    ),
     "additions of one without a result serve lanes of one word together": (
         "ATOMS.POPC.INC.32 RZ, [RZ]; ATOMS.ADD RZ, [RZ], R1", {}, "certain", [(1, 1), (1, 32)], "",
     ),

@@ -86,21 +86,23 @@ class Meetings:
     def complete(self, live: Bools) -> list[Group]:
         """Groups that wait for nobody any more, one step on.
 
-        A lane waits for those of its mask that live and do not wait at the same step for the same mask. Each
-        time round, one mask a warp is done with.
+        A lane waits for those of its mask that live and do not wait at the same step for the same mask: lanes
+        that came there in a deeper call wait for each other only. Each time round, one mask a warp is looked
+        at.
         """
         found = []
         for key, needed in list(self.waiting.items()):
-            while (rows := np.flatnonzero(needed.any(axis=1))).size:
-                absent = mask_of(live[rows] & (needed[rows] == 0))
-                ready = (needed[rows] != 0) & ((needed[rows] & absent) == 0)
-                some = ready.any(axis=1)
-                if not some.any():
-                    break
-                rows, first = rows[some], ready[some].argmax(axis=1)
-                lanes = lanes_of(needed[rows, first][:, None]) & live[rows]
-                found.append(Group(key[0] + 1, rows, lanes))
-                needed[rows] = np.where(lanes, np.uint64(0), needed[rows])
+            left = needed.copy()
+            while (rows := np.flatnonzero(left.any(axis=1))).size:
+                first = (left[rows] != 0).argmax(axis=1)
+                whom = left[rows, first][:, None]
+                here, meant = needed[rows] == whom, lanes_of(whom) & live[rows]
+                left[rows] = np.where(here, np.uint64(0), left[rows])
+                ready = (here | ~meant).all(axis=1)
+                if ready.any():
+                    done, lanes = rows[ready], meant[ready]
+                    found.append(Group(key[0] + 1, done, lanes))
+                    needed[done] = np.where(lanes, np.uint64(0), needed[done])
             if not needed.any():
                 del self.waiting[key]
         return found
