@@ -168,6 +168,7 @@ class Reconverge(Struct, frozen=True):
     """The lanes wait for those of the mask in the source, and go on with them as one group."""
 
     leaves: bool = False  # instead, those who wait for them by the cell that is the source no longer do
+    parts: bool = False  # lanes that have different masks go on apart, though all of them came
 
 
 class Barrier(Struct, frozen=True):

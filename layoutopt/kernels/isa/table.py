@@ -185,7 +185,8 @@ def _left(inst: Instruction) -> Built:
 def _warp_sync(inst: Instruction) -> Built:
     masks = [text for text in inst.operands if not text.startswith("`") and not is_predicate(text)]
     whole = inst.has("ALL") or not masks
-    return Built(Reconverge(), (word("0xffffffff" if whole else masks[0]),))
+    action = Reconverge(parts=inst.has("EXCLUSIVE"))
+    return Built(action, (word("0xffffffff" if whole else masks[0]),))
 
 
 def _barrier(inst: Instruction) -> Built:

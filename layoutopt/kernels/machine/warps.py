@@ -320,16 +320,22 @@ class Machine:
             self._meetings.leave(cell, Group(group.at, group.rows, lanes))
             self._release()
             return group.at + 1
-        here = converged.part(group, lanes, group.at)
-        assert here is not None
-        asked = self.registers.number(group, source, lanes)
-        to_meet = asked[lanes.any(axis=1)].astype(np.uint64)
-        passes = self._meetings.arrive(here, cell, to_meet, self.registers.live)
-        if passes and lanes is group.lanes:
-            return group.at + 1
-        if passes:
-            here.at += 1
-            self._put(here)
+        asked, left = self.registers.number(group, source, lanes), lanes
+        while (some := left.any(axis=1)).any():
+            together = left
+            if action.parts:
+                first = np.take_along_axis(asked, left.argmax(axis=1)[:, None], axis=1)
+                together = left & (asked == first)
+            here = converged.part(group, together, group.at)
+            assert here is not None
+            to_meet = asked[some].astype(np.uint64)
+            passes = self._meetings.arrive(here, cell, to_meet, self.registers.live)
+            if passes and (together == group.lanes).all():
+                return group.at + 1
+            if passes:
+                here.at += 1
+                self._put(here)
+            left = left & ~together
         self._put(converged.part(group, group.lanes & ~lanes, group.at + 1))
         self._release()
         return None
