@@ -312,10 +312,22 @@ def test_lanes_that_test_numbers_of_their_own_may_part(lines):
     assert not report(lines).certain
 
 
-def test_operations_without_a_rule_are_said_and_the_rest_is_counted():
-    found = report("IMAD R9, R0, 0x80, RZ", "LDS R2, [R9]", "ATOMS.ADD.64 RZ, [R9], R2")
-    assert found.totals["wavefronts_ld"] == 32
-    assert found.unknown == ("ATOMS.ADD.64 at 0x30: how sm_90 serves atomic of 8 bytes is not known",)
+@pytest.mark.parametrize(
+    ("atomic", "width"),
+    [("ADD.64 RZ, [R9], R2", 8), ("EXCH.128 R4, [R9], R4", 16), ("CAS.128 RZ, [R9], R4, R12", 16)],
+)
+def test_operations_without_a_rule_are_said_and_the_rest_is_counted(atomic, width):
+    """What an atomic leaves is loaded as an address behind it."""
+    code = ("IMAD R9, R0, 0x80, RZ", "STS [R9], R9", f"ATOMS.{atomic}", "LDS R2, [R9]", "LDS R3, [R2]")
+    found = report(*code)
+    assert found.totals["wavefronts_ld"] == 32 + 1
+    named, *_ = atomic.split()
+    assert found.unknown == (
+        f"ATOMS.{named} at 0x30: how sm_90 serves atomic of {width} bytes is not known",
+        "the address of LDS at 0x50 is not known",
+    )
+    assert not found.bounded
+    assert any(access.bytes == width and access.array for access in found.accesses)
 
 
 def programs(*titles):

@@ -112,7 +112,7 @@ def _atomic(space: Space, inst: Instruction) -> Built:
         "atomic",
         space,
         width,
-        operation=_served(kind, space, width) if width in (4, 8) else None,
+        operation=_served(kind, space, width),
         combine=combine,
         commutes=commutes,
         counted_times=2 if inst.has("CAS", "CAST") else 1,

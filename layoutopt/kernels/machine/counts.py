@@ -238,6 +238,7 @@ class Evaluation:
             return
         if (operation.kind, operation.width_bytes) not in self.gpu.rules:
             tally.unknown += len(rows)
+            self._touched(tally, operation, address, (lanes | unsure) & ~nowhere)
             how = f"how {self.gpu.name} serves {operation.kind} of {operation.width_bytes} bytes"
             self.uncertain(index, f"{step.named}: {how} is not known")
             return

@@ -313,6 +313,8 @@ class MemorySteps:
         nowhere, lost = access.lanes & access.hidden, access.unsure
         # Where only the accesses of shared memory are asked for, what is written to global memory is not.
         followed = access.space != "global" or self._follows_global
+        # Nor what an atomic on more than 8 bytes leaves.
+        followed &= access.action.kind != "atomic" or access.action.width_bytes <= 8
         if not followed:
             lost = lost | access.addressing
         for base, memory in access.memories:
