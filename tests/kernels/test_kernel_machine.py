@@ -36,6 +36,7 @@ LOWER = "S2R R3, SR_CTAID.Y; ISETP.LT.AND P1, PT, R3, 0x3, PT; @P1 LDS R4, [R2];
 LEAVE = f"{HIDDEN}; ISETP.NE.AND P0, PT, R4, RZ, PT; STS [R2], R1; @P0 EXIT"
 KIND = "MOV R4, R2; MOV R5, {}; QSPC.E.{} P0, RZ, [R4]; @!P0 BRA `(.L_END); LDS R6, [R2]; END:"
 # What atomicAdd(half2*) becomes: where it is not done, the address is one of shared memory.
+ADDED = "LDS R4, [{0}]; FADD R5, R4, 1.5; ATOMS.CAST.SPIN R6, [{0}], R4, R5; ISETP.EQ.U32.AND P1, PT, R6, 0x1, PT"
 GENERIC = "ATOM.E.ADD.F16x2.RN.STRONG.GPU P0, RZ, desc[UR4][R4.64], R6; @P0 EXIT; LDS R6, [R2]; ATOMS.CAST.SPIN R7, [R2], R6, R6"
 BARRIER = f"{HIDDEN}; ISETP.NE.AND P0, PT, R4, RZ, PT; BAR.RED.POPC 0x0, P0; B2R.RESULT R3"
 LINKED = "UMOV UR4, 32@lo(tile)"
@@ -130,6 +131,14 @@ COUNTED = {
         "BMOV.32.CLEAR R18, B6; BSSY B6, `(.L_M); ISETP.EQ.AND P2, PT, RZ, RZ, PT; M:; BSYNC B6; @P2 BRA `(.L_R); "
         "LDS R4, [R2]; EXIT; R:; BMOV.32 B6, R18; ISETP.NE.AND P2, PT, RZ, RZ, PT; BRA `(.L_M)",
         {}, "certain", [(1, 1)], "",
+    ),
+    "an addition of floats, each lane to its own word, is done at the first try": (
+        f"STS [R2], RZ; BAR.SYNC 0x0; L:; {ADDED.format('R2')}; @!P1 BRA `(.L_L)",
+        TWO, "certain", [(2, 2)] * 3, "",
+    ),
+    "one of two lanes to each word may be tried again": (
+        f"STS [R2], RZ; BAR.SYNC 0x0; LOP3.LUT R3, R2, 0x7c, RZ, 0xc0, !PT; L:; {ADDED.format('R3')}; @!P1 BRA `(.L_L)",
+        TWO, "open", [(2, 2), (4, 2, 0, 2), (4, 2, 0, 2)], BOTH_WAYS,
     ),
     "additions of one without a result serve lanes of one word together": (
         "ATOMS.POPC.INC.32 RZ, [RZ]; ATOMS.ADD RZ, [RZ], R1", {}, "certain", [(1, 1), (1, 32)], "",

@@ -23,6 +23,7 @@ from layoutopt.kernels.machine.values import (
     constant,
     cut,
     either,
+    equal,
     extend,
     hidden_where,
     made,
@@ -394,6 +395,8 @@ class MemorySteps:
                 firsts, _ = _firsts(places, left)
         memory.wrote(row, access.warp, address, width, sure)
         if len(access.step.dests) == 1:
+            if action.retried:  # it returns whether it was done
+                old = equal(old, sources[0]) if sources else unknown(32)
             result = hidden_where(open_ | access.hidden, old, 8 * width)
             self._cells.write(access.group, access.step.dests[0], result, access.lanes, access.unsure)
         else:
