@@ -123,6 +123,8 @@ class Memory(Struct, frozen=True):
     # Of a compare-and-swap in a loop of trying again (ATOMS.CAST): conflicts are not known, as lanes of one
     # word may be served together
     retried: bool = False
+    # Of a generic atomic: its predicate says whether it was done, which in shared memory it never is
+    asks: bool = False
     bank: int = 0  # of constant memory: which bank
 
     @property

@@ -162,7 +162,14 @@ COUNTED = {
     "a generic address is one of shared memory": (KIND.format(hex(SHARED_WINDOW), "S"), {}, "certain", [(1, 1)], ""),
     "a generic address is none of shared memory": (KIND.format("0x7f00", "S"), {}, "certain", [], ""),
     "a generic address is one of local memory": (KIND.format(hex(LOCAL_WINDOW), "L"), {}, "certain", [(1, 1)], ""),
-    "a generic atomic of global memory is done": (f"MOV R4, R2; MOV R5, 0x7f00; {GENERIC}", {}, "certain", [], ""),
+    "a generic atomic of global memory is done": (f"MOV R4, R2; MOV R5, 0x7f00; {GENERIC}", {}, "certain", [(1, 1)], ""),
+    "a generic atomic that asks is not done in shared memory": (
+        f"IMAD R4, R1, 0x80, RZ; MOV R5, {SHARED_WINDOW:#x}; {GENERIC}", {}, "certain", [(1, 1)] * 3, "",
+    ),
+    "a generic atomic takes a wavefront of warps that reach global memory, too": (
+        f"IMAD R4, R1, 0x80, RZ; LOP3.LUT P1, RZ, R1, 0x20, RZ, 0xc0, !PT; MOV R5, 0x7f00; @P1 MOV R5, {SHARED_WINDOW:#x}; "
+        "ATOM.E.ADD.STRONG.GPU PT, RZ, desc[UR4][R4.64], R1", {"threads": 128}, "certain", [(4, 2 * 32 + 2)], "",
+    ),
     "a generic atomic of some memory": (
         f"MOV R4, R2; MOV R5, R9; {GENERIC}", {}, "open", [(1, 0, 0, 1)] * 2, "reaches shared memory is not known",
     ),

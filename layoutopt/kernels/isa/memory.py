@@ -109,6 +109,7 @@ def _atomic(space: Space, inst: Instruction) -> Built:
         combine, commutes = next((_COMBINATIONS[m] for m in names if m in _COMBINATIONS), (None, False))
     data = [text for text in inst.operands if not is_predicate(text)][1:]
     sources = [word(text) for text in data if not _is_place(text)] if combine is not None else []
+    dests = _returned(inst, width)
     kind = "reduce" if space == "shared" and inst.has("POPC") else "atomic"
     action = Memory(
         "atomic",
@@ -119,8 +120,9 @@ def _atomic(space: Space, inst: Instruction) -> Built:
         commutes=commutes,
         counted_times=2 if inst.has("CAS", "CAST") else 1,
         retried=space == "shared" and inst.has("CAST"),
+        asks=space == "generic" and any(map(is_predicate, dests)),
     )
-    return Built(action, (_place(inst, space), *sources), _returned(inst, width))
+    return Built(action, (_place(inst, space), *sources), dests)
 
 
 def _returned(inst: Instruction, width: int) -> tuple[str, ...]:

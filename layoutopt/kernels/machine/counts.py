@@ -268,6 +268,17 @@ class Evaluation:
         if sum(len(some) for _, some in waiting) >= BATCH:
             self._count_batch(index)
 
+    def passed(self, index: int, warps: int, perhaps: int) -> None:
+        """Count a generic atomic of warps that reach no shared memory: it takes one wavefront of it."""
+        if not warps + perhaps:
+            return
+        tally = self.tallies.setdefault(index, Tally())
+        tally.executions += warps + perhaps
+        tally.wavefronts, tally.ideal, tally.phases = (
+            count + warps for count in (tally.wavefronts, tally.ideal, tally.phases)
+        )
+        tally.unknown, tally.worst = tally.unknown + perhaps, tally.worst + perhaps
+
     def _bounded(
         self, tally: Tally, action: Memory, address: IntArray, sure: Bools, possible: Bools, no_address: Bools
     ) -> None:

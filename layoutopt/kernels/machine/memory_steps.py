@@ -187,6 +187,9 @@ class MemorySteps:
         space: str = action.space
         if space == "generic":
             space, here = self._where(group, place, lanes | unsure)
+            if action.kind == "atomic" and space != "unknown":
+                elsewhere = NOBODY if space == "shared" and not action.asks else here
+                self._tell_of_other_memory(group, step, lanes, unsure, maybe, ~here | elsewhere)
             if space in ("shared", "local"):
                 place = made(place.bits, place.unknown, 32)
             if not (here | ~lanes).all():
@@ -198,6 +201,10 @@ class MemorySteps:
                 lanes, unsure, maybe = (
                     part if part is NOBODY else (part & here)[rows] for part in (lanes, unsure, maybe)
                 )
+            if space == "shared" and action.asks:
+                self._forget(group, step, lanes, unsure)
+                self._answer(group, step, ZERO, lanes, unsure)
+                return
         address = place.bits.astype(np.int64)
         if space != "constant":
             address = np.broadcast_to(address, lanes.shape)
@@ -216,12 +223,15 @@ class MemorySteps:
             (self._load if action.kind == "load" else self._load_matrices)(one)
         else:
             self._forget(group, step, lanes, unsure)
-        if action.kind == "atomic" and action.space == "generic" and space == "global":
-            # Its predicate says whether it was done. NVIDIA's compiler asks for shared memory (QSPC) and
-            # loops there where it is false, so in global memory it is true.
-            for cell in step.dests:
-                if cell.startswith("P"):
-                    self._cells.write(group, cell, TRUE, lanes, unsure)
+        if action.asks and space == "global":
+            # NVIDIA's compiler asks for shared memory (QSPC) and loops there where the predicate is false.
+            self._answer(group, step, TRUE, lanes, unsure)
+
+    def _answer(self, group: Group, step: Step, done: Value, lanes: Bools, unsure: Bools) -> None:
+        """The predicate of an atomic says whether it was done."""
+        for cell in step.dests:
+            if cell.startswith("P"):
+                self._cells.write(group, cell, done, lanes, unsure)
 
     def _row(self, group: Group, space: str) -> IntArray:
         """Rows of a memory that the lanes of a group use."""
@@ -253,6 +263,17 @@ class MemorySteps:
         if used.size:
             cells, width_bytes = self._cells, action.width_bytes
             check_reach(named, int(used.max()), width_bytes, cells.program, cells.launch.shared_bytes)
+
+    def _tell_of_other_memory(
+        self, group: Group, step: Step, lanes: Bools, unsure: Bools, maybe: Bools, elsewhere: Bools
+    ) -> None:
+        """Let the counter know of warps of a generic atomic that is done `elsewhere` for all of their lanes."""
+        some = lanes | unsure
+        whole = some.any(axis=1) & (elsewhere | ~some).all(axis=1)
+        sure = whole & (lanes & ~maybe).any(axis=1)
+        if (whole & ~sure).any():
+            self._recorder.uncertain(group.at, f"which lanes execute {step.named} is not known")
+        self._recorder.passed(group.at, int(sure.sum()), int((whole & ~sure).sum()))
 
     def _where(self, group: Group, place: Value, some: Bools) -> tuple[str, Bools]:
         """Which memory generic addresses are in, and the lanes that use it.
