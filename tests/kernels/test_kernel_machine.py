@@ -36,8 +36,9 @@ LOWER = "S2R R3, SR_CTAID.Y; ISETP.LT.AND P1, PT, R3, 0x3, PT; @P1 LDS R4, [R2];
 LEAVE = f"{HIDDEN}; ISETP.NE.AND P0, PT, R4, RZ, PT; STS [R2], R1; @P0 EXIT"
 KIND = "MOV R4, R2; MOV R5, {}; QSPC.E.{} P0, RZ, [R4]; @!P0 BRA `(.L_END); LDS R6, [R2]; END:"
 # What atomicAdd(half2*) becomes: where it is not done, the address is one of shared memory.
-ADDED = "LDS R4, [{0}]; FADD R5, R4, 1.5; ATOMS.CAST.SPIN R6, [{0}], R4, R5; ISETP.EQ.U32.AND P1, PT, R6, 0x1, PT"
 GENERIC = "ATOM.E.ADD.F16x2.RN.STRONG.GPU P0, RZ, desc[UR4][R4.64], R6; @P0 EXIT; LDS R6, [R2]; ATOMS.CAST.SPIN R7, [R2], R6, R6"
+# An addition of floats to the word at a place, which is not done where P1 is false.
+ADDED = "LDS R4, [{0}]; FADD R5, R4, 1.5; ATOMS.CAST.SPIN R6, [{0}], R4, R5; ISETP.EQ.AND P1, PT, R6, 0x1, PT"
 BARRIER = f"{HIDDEN}; ISETP.NE.AND P0, PT, R4, RZ, PT; BAR.RED.POPC 0x0, P0; B2R.RESULT R3"
 LINKED = "UMOV UR4, 32@lo(tile)"
 TWO = {"threads": 64}

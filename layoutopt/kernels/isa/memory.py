@@ -91,9 +91,7 @@ _COMBINATIONS: Final[Mapping[str, tuple[Callable[..., Value], bool]]] = {
     "MIN.S32": (values.least, True),
     "MAX.S32": (values.greatest, True),
     "EXCH": (lambda old, a: a, False),
-    **dict.fromkeys(
-        ("CAS", "CAST"), (lambda old, a, b: values.select(values.equal(old, a), b, old), False)
-    ),
+    **dict.fromkeys(("CAS", "CAST"), (lambda old, a, b: values.select(values.equal(old, a), b, old), False)),
 }
 
 

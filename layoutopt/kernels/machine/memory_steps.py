@@ -267,7 +267,7 @@ class MemorySteps:
     def _tell_of_other_memory(
         self, group: Group, step: Step, lanes: Bools, unsure: Bools, maybe: Bools, elsewhere: Bools
     ) -> None:
-        """Let the counter know of warps of a generic atomic that is done `elsewhere` for all of their lanes."""
+        """Let the counter know of warps that do a generic atomic `elsewhere` with all of their lanes."""
         some = lanes | unsure
         whole = some.any(axis=1) & (elsewhere | ~some).all(axis=1)
         sure = whole & (lanes & ~maybe).any(axis=1)
