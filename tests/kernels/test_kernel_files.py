@@ -180,6 +180,19 @@ def test_sources_cubins_and_executables(tmp_path):
 
 
 @pytest.mark.nvcc
+def test_functions_that_a_kernel_calls_are_no_kernels(tmp_path):
+    """In code for debuggers they have sections of their own."""
+    kernel = text_file(
+        tmp_path,
+        "__global__ void k(int* o) { __shared__ int s[64]; s[threadIdx.x] = __popc(threadIdx.x); __syncthreads(); "
+        "o[threadIdx.x] = s[63 - threadIdx.x]; }\n",
+        "k.cu",
+    )
+    found = check(kernel, "--block", "64", "--nvcc=-G")
+    assert (found["name"], found["totals"]["wavefronts_st"]) == ("_Z1kPi", 2)
+
+
+@pytest.mark.nvcc
 def test_what_headers_of_the_toolkit_do_stands_where_they_are_called(tmp_path):
     kernel = text_file(
         tmp_path,

@@ -33,6 +33,8 @@ _USER_BANK: Final = 3
 _USER_CONSTANTS: Final = f".nv.constant{_USER_BANK}"
 _OBJECT: Final = 1
 _FUNCTION: Final = 2
+# Of a symbol's third field: what a launch may begin with.
+_ENTRY: Final = 0x10
 CODE: Final = ".text."
 
 
@@ -93,20 +95,22 @@ def _text(texts: bytes, at: int) -> str:
 def kernels(sections: list[Section]) -> list[tuple[str, int]]:
     """Names of the kernels of a cubin, and the numbers of their symbols, in the order of their code.
 
+    Functions that kernels call have code of their own, too, and are none.
+
     Raises:
-        ProblemFileError: a kernel has no symbol.
+        ProblemFileError: code has no symbol.
     """
     by_name = {section.name: section.content for section in sections}
     texts = by_name.get(".strtab", b"")
-    symbols: dict[str, int] = {}
-    for k, (name, info, *_) in enumerate(_symbols(sections)):
+    symbols: dict[str, tuple[int, int]] = {}
+    for k, (name, info, other, *_) in enumerate(_symbols(sections)):
         if info & 15 == _FUNCTION:
-            symbols.setdefault(_text(texts, name), k)
+            symbols.setdefault(_text(texts, name), (k, other))
     names = [one.name.removeprefix(CODE) for one in sections if one.name.startswith(CODE)]
-    kernels = [name for name in names if f".nv.info.{name}" in by_name]
-    if missing := [name for name in kernels if name not in symbols]:
+    described = [name for name in names if f".nv.info.{name}" in by_name]
+    if missing := [name for name in described if name not in symbols]:
         raise ProblemFileError("", f"broken cubin: no symbol of {shown(missing[0])}")
-    return [(name, symbols[name]) for name in kernels]
+    return [(name, symbols[name][0]) for name in described if symbols[name][1] & _ENTRY]
 
 
 def _symbols(sections: list[Section]) -> Iterator[tuple[int, ...]]:
