@@ -25,6 +25,7 @@ from layoutopt.kernels.machine.launch import Launch
 from layoutopt.kernels.ptx import text as ptx_text
 from layoutopt.kernels.ptx.text import read_ptx
 from layoutopt.kernels.read import elf, files, sass
+from layoutopt.kernels.read.declarations import declared
 from layoutopt.kernels.read.files import compile_source
 from layoutopt.kernels.read.source import source_parameters
 
@@ -272,6 +273,21 @@ PTX = """.version 8.0
 }}
 """
 STORE = "mov.u32 %r1, %tid.x; mul.lo.u32 %r1, %r1, 128; mov.u32 %r2, tile; add.u32 %r2, %r1, %r2; st.shared.u32 [%r2], 1;"
+
+
+def test_arrays_of_a_kernel_lie_before_those_of_the_file_that_it_or_what_it_calls_names():
+    """As ptxas puts them."""
+    text = (
+        ".version 8.0\n.target sm_90\n.address_size 64\n"
+        ".shared .align 4 .b8 unused[64]; .shared .align 4 .b8 called[64]; .shared .align 4 .b8 both[256];\n"
+        ".func g() { .reg .b32 %r<2>; mov.u32 %r1, called; call.uni g; ret; }\n"
+        ".func f() { .reg .b32 %r<2>; mov.u32 %r1, both; call.uni g; ret; }\n"
+        ".visible .entry k() { .reg .b32 %r<2>; .shared .align 4 .b8 own[128]; mov.u32 %r1, own; call.uni f; ret; }\n"
+    )
+    found = declared(read_ptx(text, "k.ptx"), "k", 0x400 + 448, 0x400)
+    assert [(one.name, one.start - 0x400, one.size) for one in found] == [
+        ("own", 0, 128), ("called", 128, 64), ("both", 192, 256),
+    ]  # fmt: skip
 
 
 @pytest.mark.nvcc

@@ -14,8 +14,9 @@ from layoutopt.kernels.ptx.text import Module
 def declared(ptx: Module, name: str, static_bytes: int, start: int) -> tuple[Array, ...]:
     """The static arrays of a kernel as its PTX declares them, where the compiler puts them.
 
-    They follow each other in the order of their declarations, each at its alignment (read off compiled code);
-    where their end is not that of the kernel's static memory, none is told.
+    Those that are declared in the kernel come first, then those of the whole file that it or a function that
+    it calls names, each in the order of their declarations and at its alignment (read off compiled code).
+    Where their end is not that of the kernel's static memory, none is told.
 
     Args:
         ptx: the module.
@@ -25,16 +26,26 @@ def declared(ptx: Module, name: str, static_bytes: int, start: int) -> tuple[Arr
     """
     if name not in ptx.functions:
         return ()
-    used = set(re.findall(r"[\w$]+", ptx.body(name)))
+    used = _mentioned(ptx, name)
     own = [(ptx.inside(one), one) for one in ptx.variables if not one.extern and one.name in used]
     found: list[Array] = []
     at = start
-    for one in [*(v for where, v in own if where is None), *(v for where, v in own if where == name)]:
+    for one in [*(v for where, v in own if where == name), *(v for where, v in own if where is None)]:
         at = -(-at // max(one.align, 1)) * max(one.align, 1)
         found.append(Array(demangled(one.name).split("::")[-1], at, one.size, one.name))
         at += one.size
     largest = 16
     return tuple(found) if at <= static_bytes < at + largest else ()
+
+
+def _mentioned(ptx: Module, name: str) -> set[str]:
+    """The words in the texts of a function and of all that it may call."""
+    found, todo = set[str](), [name]
+    while todo:
+        new = set(re.findall(r"[\w$]+", ptx.body(todo.pop()))) - found
+        found |= new
+        todo += new & ptx.functions.keys()
+    return found
 
 
 def ptx_parameters(ptx: Module, kernel: str) -> list[tuple[str, str]]:
