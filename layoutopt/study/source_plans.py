@@ -322,7 +322,10 @@ class Ranking(Struct, frozen=True, dict=True):
             addresses = [np.broadcast_to(trace.address, trace.lanes.shape) for trace in traces]
             address = np.concatenate(addresses)[:_MOST_ROWS]
             lanes = np.concatenate([trace.lanes for trace in traces])[:_MOST_ROWS]
-            sites.append(Site(action.operation, np.where(lanes, address - self.array.start, 0), lanes))
+            offset = address - self.array.start
+            lanes = lanes & (offset >= 0) & (offset < self.array.size)  # others are of another array
+            some = lanes.any(axis=1)
+            sites.append(Site(action.operation, np.where(lanes, offset, 0)[some], lanes[some]))
         return sites
 
     def plans(self, name: str, written: Callable[[Move], Plan]) -> Plans:

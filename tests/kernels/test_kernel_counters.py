@@ -14,11 +14,12 @@ from conftest import ROOT
 from machine_code import program
 from written import refused_with
 
+from layoutopt.errors import ProblemFileError
 from layoutopt.files.file import from_data
 from layoutopt.hardware.devices import device
 from layoutopt.kernels.machine.evaluate import evaluate
 from layoutopt.kernels.machine.launch import Launch
-from layoutopt.kernels.program import Parameter, Place
+from layoutopt.kernels.program import Array, Parameter, Place
 from layoutopt.kernels.question.arrays import used_arrays
 from layoutopt.kernels.question.problem_data import array_problem
 from layoutopt.kernels.question.summary import summary
@@ -228,6 +229,38 @@ def test_names_of_files_and_arrays_become_names_of_problems():
     problem = from_data(array_problem(found, used, (32, 32)))
     names = [problem.name, *(access.name for access in problem.accesses)]
     assert all(name.isprintable() and len(name) <= 200 for name in names)
+
+
+ROWS_OF = (
+    "S2R R1, SR_TID.X; SHF.L.U32 R2, R1, 0x2, RZ; IMAD R3, R1, 0x80, RZ; IADD3 R3, R3, 0x400, RZ; MOV R5, RZ"
+)
+PUT = (
+    "L:; STS [R3], R1; ISETP.EQ.AND P1, PT, R5, RZ, PT; MOV R5, 0x1; {}; @P1 BRA `(.L_L); LDS R6, [R2+0x400]"
+)
+OF_BOTH = (Array("s", 0x400, 0x1000), Array("r", 0x1400, 0x80))
+
+
+def test_an_instruction_that_touches_several_arrays_is_in_the_problem_of_each():
+    """As that of a function which is not inlined, where the second call gets a pointer into another array."""
+    code = program(ROWS_OF, PUT.format("IADD3 R3, R2, 0x1400, RZ"), arrays=OF_BOTH, static_bytes=0x1480)
+    found = evaluate(code, Launch(block=(32, 1, 1)), device("sm_90"))
+    costs = {}
+    for used in used_arrays(found):
+        audit = check(from_data(array_problem(found, used, (used.array.size // 128, 32))), mend=False)
+        costs[used.array.name] = [access.wavefronts for access in audit.accesses]
+    assert costs == {"s": [32, 1], "r": [1]}
+    told = summary(found)
+    assert [access.array for access in told.accesses] == ["s, r", "s"]
+    assert {array.name: array.wavefronts for array in told.arrays} == {"s": 32 + 1 + 1, "r": 32 + 1}
+
+
+def test_an_array_that_lanes_reach_together_with_another_one_has_no_problem():
+    both = "LOP3.LUT P2, RZ, R1, 0x10, RZ, 0xc0, !PT; @P2 IADD3 R3, R2, 0x1400, RZ"
+    code = program(ROWS_OF, both, PUT.format("NOP"), arrays=OF_BOTH, static_bytes=0x1480)
+    found = evaluate(code, Launch(block=(32, 1, 1)), device("sm_90"))
+    for used in used_arrays(found):
+        with pytest.raises(ProblemFileError, match="lanes of a warp reach it and other memory"):
+            array_problem(found, used)
 
 
 @pytest.mark.nvcc

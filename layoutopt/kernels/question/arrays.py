@@ -3,6 +3,7 @@
 Declared arrays are known by name. What is carved out of dynamic memory, and everything where no declaration
 is at hand, is told apart by what instructions touch: instructions whose bytes overlap use one array, and so
 do copies of one instruction, which a compiler makes of a loop: lanes that stand alike in the same line.
+An instruction of a function that gets pointers into several declared arrays is one of each.
 
 Bytes of dynamic memory may be one array first and another one later: whoever uses the one is done before a
 barrier of the whole block, behind which the other begins. What was executed by the first block says so.
@@ -40,11 +41,13 @@ def used_arrays(evaluation: Evaluation) -> tuple[UsedArray, ...]:
     for k, tally in sorted(evaluation.tallies.items()):
         if tally.high <= tally.low:
             continue
-        homes = (
-            a for a in evaluation.program.arrays if a.start <= tally.low and tally.high <= a.start + a.size
-        )
-        home = next(homes, None)
-        (rest if home is None else found.setdefault(home, [])).append(k)
+        homes = [
+            a for a in evaluation.program.arrays if a.start < tally.high and tally.low < a.start + a.size
+        ]
+        for home in homes:
+            found.setdefault(home, []).append(k)
+        if not homes or _undeclared(evaluation, k)[0] > tally.low:
+            rest.append(k)
     named = [UsedArray(array, tuple(steps)) for array, steps in found.items()]
     clusters = [part for one in _clusters(evaluation, rest) for part in _parted(evaluation, one)]
     end, names = evaluation.program.static_bytes, Counter[str]()
@@ -87,15 +90,21 @@ def _mover(program: Program) -> str | None:
     return next((step.text for step in program.steps if step.action == Forget(fills=True)), None)
 
 
+def _undeclared(evaluation: Evaluation, k: int) -> tuple[int, int]:
+    """First byte and end of what a step touches; of one that reaches declared arrays, too, behind those."""
+    tally, arrays = evaluation.tallies[k], evaluation.program.arrays
+    end = max((array.start + array.size for array in arrays), default=0)
+    return (max(tally.low, end) if tally.high > end else tally.low), tally.high
+
+
 def _clusters(evaluation: Evaluation, steps: Iterable[int]) -> list[Cluster]:
     """Steps whose bytes overlap, and copies of one instruction (`_alike`) with all that lies between.
 
     A step of bytes 0 to 128, one of 64 to 192 and one of 256 to 512 are the clusters 0 to 192 and 256 to 512.
     """
-    tallies = evaluation.tallies
     found: list[Cluster] = []
-    for k in sorted(steps, key=lambda k: tallies[k].low):
-        found = _with(found, (tallies[k].low, tallies[k].high, [k]))
+    for (low, high), k in sorted((_undeclared(evaluation, k), k) for k in steps):
+        found = _with(found, (low, high, [k]))
     copies: dict[object, tuple[int, int]] = {}
     for low, high, touching in found:
         for k in touching:

@@ -14,6 +14,7 @@ import numpy as np
 from msgspec import Struct
 
 from layoutopt.accesses.ownership import index_fields_by_warp
+from layoutopt.engine.conflicts import addressing_lanes
 from layoutopt.errors import ProblemFileError, under
 from layoutopt.expressions.fit import fit_threads
 from layoutopt.ground.arrays import BoolArray, IntArray
@@ -241,18 +242,29 @@ def _sites(evaluation: Evaluation, used: UsedArray, steps: list[int]) -> list[Si
 
     Iterations are in order; of several instructions, unrolled from one line, by rising address.
     """
-    warps = evaluation.launch.warps
+    warps, array = evaluation.launch.warps, used.array
+    operation = memory(evaluation, steps[0]).operation
+    assert operation is not None
+    name = f"{operation.text} {_place(evaluation, steps[0])}"
     executions = sorted((e for k in steps for e in evaluation.traces.get(k, ())), key=lambda e: e.order)
     if sum(len(e.warps) for e in executions) > MOST_TRACED_ROWS:
-        raise ProblemFileError(used.array.name, f"more than {MOST_TRACED_ROWS:,} executions in a block")
+        raise ProblemFileError(array.name, f"more than {MOST_TRACED_ROWS:,} executions in a block")
     iterations = Counter[int]()  # of each warp, so far
     # By the iteration: offsets and lanes that take part, of all warps, and how often it happened.
     tables: dict[int, tuple[IntArray, BoolArray, int]] = {}
     for one in executions:
-        for warp, address, lanes in zip(one.warps.tolist(), one.address, one.lanes, strict=True):
+        inside = (one.address >= array.start) & (one.address < array.start + array.size)
+        for warp, address, lanes, here in zip(
+            one.warps.tolist(), one.address, one.lanes, inside, strict=True
+        ):
+            addressing = addressing_lanes(lanes[None], operation)[0]
+            if not here[addressing].any():
+                continue
+            if not here[addressing].all():
+                raise ProblemFileError(array.name, f"lanes of a warp reach it and other memory, {name}")
             blank = (np.zeros((warps, LANES), np.int64), np.zeros((warps, LANES), bool), one.times)
             offset, taking, _ = tables.setdefault(iterations[warp], blank)
-            offset[warp], taking[warp] = np.where(lanes, address - used.array.start, 0), lanes
+            offset[warp], taking[warp] = np.where(lanes, address - array.start, 0), lanes
             iterations[warp] += 1
     distinct: dict[bytes, tuple[IntArray, BoolArray]] = {}
     weights = Counter[bytes]()
@@ -261,9 +273,6 @@ def _sites(evaluation: Evaluation, used: UsedArray, steps: list[int]) -> list[Si
             key = offset.tobytes() + taking.tobytes()
             distinct.setdefault(key, (offset, taking))
             weights[key] += times
-    operation = memory(evaluation, steps[0]).operation
-    assert operation is not None
-    name = f"{operation.text} {_place(evaluation, steps[0])}"
     found = []
     for weight in sorted(set(weights.values())):
         chosen = [table for key, table in distinct.items() if weights[key] == weight]

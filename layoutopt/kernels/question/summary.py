@@ -18,6 +18,7 @@ SCHEMA: Final = "layoutopt.kernel/1"
 class KernelAccess(Struct, frozen=True):
     """One instruction that touches shared memory, over the whole grid.
 
+    `array` names all that it touches; one that touches several counts in each of them.
     `wavefronts` and `bank_conflicts` are those that are known; where lanes' addresses are not, `best` and
     `worst` bound what the other executions take. `counter` is the profiler's total that they enter.
     """
@@ -117,12 +118,15 @@ def summary(
     """
     program, launch = evaluation.program, evaluation.launch
     arrays = used_arrays(evaluation) if arrays is None else arrays
-    homes = {k: used.array.name for used in arrays for k in used.steps}
-    accesses = [
-        _access(evaluation, k, tally, homes.get(k))
+    homes: dict[int, list[str]] = {}
+    for used in arrays:
+        for k in used.steps:
+            homes.setdefault(k, []).append(used.array.name)
+    accesses = {
+        k: _access(evaluation, k, tally, ", ".join(homes[k]) if k in homes else None)
         for k, tally in sorted(evaluation.tallies.items())
         if memory(evaluation, k).operation is not None and (tally.phases or tally.unknown)
-    ]
+    }
     return KernelReport(
         entry=entry or base_name(program.title),
         name=program.name,
@@ -134,8 +138,8 @@ def summary(
         shared_bytes=launch.shared_bytes,
         certain=evaluation.certain,
         totals=_totals(evaluation),
-        accesses=tuple(accesses),
-        arrays=tuple(_array(u.array, [a for a in accesses if a.array == u.array.name]) for u in arrays),
+        accesses=tuple(accesses.values()),
+        arrays=tuple(_array(u.array, [accesses[k] for k in u.steps if k in accesses]) for u in arrays),
         unknown=tuple(evaluation.doubts),
         worst=_worst(evaluation),
         evaluated_blocks=evaluation.evaluated_blocks,
