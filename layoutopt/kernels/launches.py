@@ -67,7 +67,7 @@ class LaunchOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     file: str = ""  # the kernel's
     entry: str | None = None
-    # `block, grid, cluster`: extents along x, y, z; of a cluster's, the evaluation knows nothing
+    # `block, grid, cluster`: extents along x, y, z; what a kernel is compiled for needs no `cluster`
     block: tuple[int, int, int] | None = None
     grid: tuple[int, int, int] = _SHAPE
     cluster: tuple[int, int, int] = _SHAPE
@@ -337,6 +337,9 @@ def evaluated(options: LaunchOptions, seconds: float, launch: Launch | None = No
         program = chosen(kernels(path, options.target, options.compiler), options.entry).read()
         if launch is not None:
             return evaluate(program, launch, device(program.target.rstrip("af")))
+        # A recorded launch says its cluster, if any.
+        if program.cluster is None and (options.cluster != _SHAPE or options.parameters is not None):
+            program = replace(program, cluster=options.cluster)
         launch, gpu = launch_of(program, options)
         found = evaluate(program, launch, gpu, most_steps=options.max_steps)
         if found.certain or not options.memory:

@@ -7,7 +7,7 @@ matters (`relevance`), execution (`machine`), counting.
 Cells are names. A name that begins with U is a uniform register, one value a warp, written whatever the
 active lanes are. Names that begin with `$` are set before the first step, and but for `$barrier` never
 written: `$tid.x`, `$ntid.x`, `$ctaid.x`, `$nctaid.x` (and y, z), `$laneid`, `$lanemask.lt` (and eq, le, gt,
-ge), `$warpid`, and `$c0.528`, the word at byte 528 of constant bank 0 (64-bit operands are two of them).
+ge), `$warpid`, `$ctarank` (of the block in its cluster), and `$c0.528`, the word at byte 528 of constant bank 0 (64-bit operands are two of them).
 Names that begin with B hold the lanes that will meet, as a mask: nobody, before they are written.
 
 Predicates are values of one bit. A step's guard applies to all that it does.
@@ -27,6 +27,9 @@ Space = Literal["shared", "global", "local", "constant", "generic"]
 # The high word of generic addresses of shared memory: one that no pointer to global memory has.
 SHARED_WINDOW: Final = 0x7A00
 LOCAL_WINDOW: Final = 0x7B00
+# An address of shared memory has the rank of its block in the cluster above so many bits; ranks of so many.
+CLUSTER_BITS: Final = 24
+MOST_CLUSTER: Final = 16
 # The most shared memory that a block of any GPU can have, and the part that the system keeps.
 MOST_SHARED_BYTES: Final = (227 + 1) << 10
 # Where launches put buffers in global memory, one after another.
@@ -259,6 +262,12 @@ class Program(Struct, frozen=True, kw_only=True):
     static_bytes: int | None = None  # end of static shared memory, where dynamic begins; None where not known
     arrays: tuple[Array, ...] = ()  # declared in shared memory, where known
     registers: int | None = None  # of a thread, where known
+    cluster: tuple[int, int, int] | None = None  # blocks of a cluster along x, y, z, where compiled for it
+
+    @property
+    def in_clusters(self) -> bool:
+        """Whether its blocks may be those of clusters: it is compiled for them, or waits for their blocks."""
+        return self.cluster is not None or any("UCGABAR" in step.text for step in self.steps)
 
     def shared_end(self, dynamic_bytes: int) -> int:
         """Bytes of the shared window that a block of a launch may use."""

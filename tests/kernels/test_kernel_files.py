@@ -181,6 +181,20 @@ def test_sources_cubins_and_executables(tmp_path):
 
 
 @pytest.mark.nvcc
+def test_a_kernel_says_the_cluster_that_it_is_compiled_for(tmp_path):
+    """Of 4 blocks, 2 have rank 1 and read a column."""
+    kernel = text_file(
+        tmp_path,
+        "__global__ void __cluster_dims__(2) k(int* o) { __shared__ int s[1024]; unsigned t = threadIdx.x, r; "
+        'asm("mov.u32 %0, %cluster_ctarank;" : "=r"(r)); s[t] = t; __syncthreads(); '
+        "o[blockIdx.x * 32 + t] = s[r ? t * 32 : t]; }\n",
+        "k.cu",
+    )
+    found = check(kernel, "--block", "32", "--grid", "4")
+    assert (found["certain"], found["totals"]["wavefronts_ld"]) == (True, 2 * 1 + 2 * 32)
+
+
+@pytest.mark.nvcc
 def test_functions_that_a_kernel_calls_are_no_kernels(tmp_path):
     """In code for debuggers they have sections of their own."""
     kernel = text_file(

@@ -190,6 +190,34 @@ def test_what_is_counted_and_how_certain_it_is(name):
     assert found.evaluated_blocks <= 5
 
 
+CLUSTERED = (
+    "S2R R3, SR_CgaCtaId; SHF.L.U32 R4, R3, 0x18, RZ; IADD3 R5, R2, R4, RZ; LDS R6, [R5]; UCGABAR_ARV; UCGABAR_WAIT; "
+    "ISETP.NE.AND P1, PT, R3, RZ, PT; @P1 LDS R7, [R5+0x80]"
+)
+
+
+@pytest.mark.parametrize(("cluster", "others"), [((2, 1, 1), 12), ((2, 3, 1), 20), ((1, 1, 1), 0)])
+def test_blocks_have_ranks_in_their_clusters(cluster, others):
+    code = program("S2R R1, SR_TID.X; SHF.L.U32 R2, R1, 0x2, RZ", CLUSTERED, cluster=cluster)
+    found = evaluate(code, Launch(block=(32, 1, 1), grid=(4, 6, 1)), device("sm_90"))
+    assert found.certain
+    assert [tally.wavefronts for tally in tallies(found)] == [24, others]
+    assert found.evaluated_blocks == (1 if cluster == (1, 1, 1) else 24)
+
+
+def test_ranks_in_clusters_of_which_nobody_says_the_size_are_not_known():
+    found = counted(CLUSTERED, grid=(4, 6, 1))
+    assert [(t.wavefronts, t.best, t.worst) for t in tallies(found)] == [(24, 0, 0), (0, 0, 24)]
+    assert next(iter(found.doubts)) == "how many blocks a cluster has is not known"
+
+
+def test_what_reaches_another_block_of_the_cluster_is_refused():
+    other = f"LOP3.LUT R4, R4, 0x1000000, RZ, 0x3c, !PT; IADD3 R8, R2, R4, RZ; MOV R9, {SHARED_WINDOW:#x}; LD.E R6, [R8]"
+    code = program("S2R R1, SR_TID.X; SHF.L.U32 R2, R1, 0x2, RZ", CLUSTERED, other, cluster=(2, 1, 1))
+    with pytest.raises(ProblemFileError, match="of another block of the cluster"):
+        evaluate(code, Launch(block=(32, 1, 1), grid=(4, 1, 1)), device("sm_90"))
+
+
 def test_too_many_blocks_beside_one_that_is_not_certain_have_no_worst_case():
     lines = "S2R R3, SR_CTAID.X; IMAD R3, R2, R3, RZ; LOP3.LUT R3, R3, 0xffc, RZ, 0xc0, !PT; LDS R4, [R3]; LDS R5, [R4]"
     found = counted(lines, grid=(3_000_000, 1, 1))

@@ -43,7 +43,8 @@ SPECIAL: Final[Mapping[str, Source]] = {
         for axis in "xyz"
     },
     "SR_LANEID": Source.cell("$laneid"),
-    **dict.fromkeys(("SRZ", "SR_CgaCtaId", "SR_CGACTAID"), Source.always(values.ZERO)),
+    "SRZ": Source.always(values.ZERO),
+    **dict.fromkeys(("SR_CgaCtaId", "SR_CGACTAID"), Source.cell("$ctarank")),
     "SR_SWINHI": Source.always(constant(SHARED_WINDOW)),
     **{f"SR_{name}MASK": Source.cell(f"$lanemask.{name.lower()}") for name in ("EQ", "LT", "LE", "GT", "GE")},
 }

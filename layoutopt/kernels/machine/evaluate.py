@@ -309,6 +309,8 @@ def _not_known(program: Program, needed: Relevance, given: Arguments) -> Iterato
         read.update(constant_bytes(step))
         if isinstance(step.action, Forget) and step.action.why and not step.action.counts:
             yield f"{step.named} {step.action.why}, and what follows depends on it"
+    if program.cluster is None and program.in_clusters:
+        yield "how many blocks a cluster has is not known"
     for k in given.missing:
         one = (program.parameters or ())[k]
         begin = program.parameter_base + one.offset

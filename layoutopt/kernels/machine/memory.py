@@ -1,6 +1,6 @@
 """Memories by byte: what they hold, what of it is unknown, and which warps may rely on it."""
 
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -9,17 +9,13 @@ from layoutopt.errors import ProblemFileError
 from layoutopt.ground.arrays import IntArray
 from layoutopt.kernels.machine.groups import NOBODY
 from layoutopt.kernels.machine.values import Bits, Bools, Value, hidden_where, made, mask_of, unknown
-from layoutopt.kernels.program import MOST_SHARED_BYTES, Program
-
-# Shared memory of the blocks of a cluster lies so far apart, of so many at most.
-_CLUSTER_STEP: Final = 1 << 24
-_MOST_CLUSTER: Final = 16
+from layoutopt.kernels.program import CLUSTER_BITS, MOST_CLUSTER, MOST_SHARED_BYTES, Program
 
 
 def check_reach(named: str, last: int, width_bytes: int, program: Program, dynamic_bytes: int) -> None:
     """Refuse a step that accesses bytes at its last address behind the end of a block's shared memory."""
     end = program.shared_end(dynamic_bytes)
-    if _CLUSTER_STEP <= last < _MOST_CLUSTER * _CLUSTER_STEP:
+    if 1 << CLUSTER_BITS <= last < MOST_CLUSTER << CLUSTER_BITS:
         raise ProblemFileError("", f"{named} reaches shared memory of another block of the cluster")
     if (reached := last + width_bytes) <= end:
         return

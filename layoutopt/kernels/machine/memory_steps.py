@@ -22,6 +22,7 @@ from layoutopt.kernels.machine.values import (
     chosen,
     constant,
     cut,
+    differ,
     either,
     equal,
     extend,
@@ -33,7 +34,15 @@ from layoutopt.kernels.machine.values import (
     shift_right,
     unknown,
 )
-from layoutopt.kernels.program import LOCAL_WINDOW, SHARED_WINDOW, STACK_BYTES, Memory, Step
+from layoutopt.kernels.program import (
+    CLUSTER_BITS,
+    LOCAL_WINDOW,
+    SHARED_WINDOW,
+    STACK_BYTES,
+    Memory,
+    Source,
+    Step,
+)
 
 # Lanes that are off may have any address: so many bytes there are to look at for them.
 LEAST_BYTES: Final = 16
@@ -205,6 +214,8 @@ class MemorySteps:
                 self._forget(group, step, lanes, unsure)
                 self._answer(group, step, ZERO, lanes, unsure)
                 return
+        if space == "shared" and self._cells.in_clusters:
+            place = self._of_own_block(group, place, action.space == "shared")
         address = place.bits.astype(np.int64)
         if space != "constant":
             address = np.broadcast_to(address, lanes.shape)
@@ -226,6 +237,16 @@ class MemorySteps:
         if action.asks and space == "global":
             # NVIDIA's compiler asks for shared memory (QSPC) and loops there where the predicate is false.
             self._answer(group, step, TRUE, lanes, unsure)
+
+    def _of_own_block(self, group: Group, place: Value, always: bool) -> Value:
+        """An address of shared memory without the rank of the block; of others, what differs stays.
+
+        Only generic instructions reach other blocks: for those that `always` reach their own, a rank that
+        is not known is its own.
+        """
+        rank = self._cells.read(group, Source.cell("$ctarank"))
+        found = differ(place, shift_left(rank, constant(CLUSTER_BITS)), 32)
+        return made(found.bits, found.unknown & mask(CLUSTER_BITS), 32) if always else found
 
     def _answer(self, group: Group, step: Step, done: Value, lanes: Bools, unsure: Bools) -> None:
         """The predicate of an atomic says whether it was done."""

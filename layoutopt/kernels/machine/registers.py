@@ -27,7 +27,7 @@ from layoutopt.kernels.machine.values import (
     select,
     unknown,
 )
-from layoutopt.kernels.program import Program, Source, Step
+from layoutopt.kernels.program import MOST_CLUSTER, Program, Source, Step
 
 
 class Stopped(Exception):
@@ -48,6 +48,7 @@ class Registers:
         rows: warps in all; those of a block stand together.
         live: bool, shape (rows, 32): lanes that have not exited.
         banks: constant memory.
+        in_clusters: blocks may be those of clusters.
     """
 
     def __init__(
@@ -63,7 +64,11 @@ class Registers:
         self.rows = self.blocks * self.warps
         thread = np.arange(self.warps * 32).reshape(self.warps, 32)
         self.live: Bools = np.tile(thread < launch.threads, (self.blocks, 1))
-        self._cells = _special(launch, blocks, blocks[0] if last is None else last, thread)
+        last = blocks[0] if last is None else last
+        self._cells = _special(launch, blocks, last, thread)
+        self.in_clusters = program.in_clusters
+        if self.in_clusters:
+            self._cells["$ctarank"] = _rank(program.cluster, blocks, last, launch.warps)
         self.banks = constant_banks(program, launch, given)
 
     def named(self, index: int) -> str:
@@ -251,6 +256,15 @@ def _doubted(lanes: Bools, unsure: Bools) -> Value:
     return made(lanes.astype(np.uint64), hidden, 1)
 
 
+def _rank(cluster: tuple[int, int, int] | None, blocks: IntArray, last: IntArray, warps: int) -> Value:
+    """Which block of its cluster each warp is of, x first; of blocks in a box, or some cluster, unknown."""
+    x, y, z = cluster or (MOST_CLUSTER, 1, 1)
+    if cluster is None or (last > blocks[0]).any():
+        return made(np.zeros((1, 1), np.uint64), downward(np.array([[x * y * z - 1]], np.uint64)), 32)
+    place = blocks % (x, y, z)
+    return known(np.repeat(place @ np.array([1, x, x * y]), warps)[:, None])
+
+
 def _special(launch: Launch, blocks: IntArray, last: IntArray, thread: IntArray) -> dict[str, Value]:
     """Cells that are set before the first step."""
     x, y, _ = launch.block
@@ -265,6 +279,7 @@ def _special(launch: Launch, blocks: IntArray, last: IntArray, thread: IntArray)
             first, end = (np.array([[number]], np.uint64) for number in (blocks[0, k], last[k]))
             index = made(first, downward(first ^ end), 32, Bounds(first, end))
             found[f"$ctaid.{axis}"] = lined(index, Line(first, tuple(int(j == k) for j in range(3))), 32)
+    found["$ctarank"] = ZERO
     found["$laneid"] = known(thread[:1] % 32)
     found["$warpid"] = known(np.tile(thread[:, :1] // 32, (count, 1)))
     orders = {"eq": np.equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal}

@@ -27,6 +27,7 @@ _GLOBAL_POINTER: Final = 5
 _PARAMETER: Final = 0x17
 _REGISTERS: Final = 0x2F
 _PARAMETER_BANK: Final = 0x0A
+_CLUSTER: Final = 0x3D
 _SIZED: Final = 4
 # Where variables declared __constant__ lie, and what a symbol of one is.
 _USER_BANK: Final = 3
@@ -127,7 +128,7 @@ def kernel_info(sections: list[Section], name: str) -> dict[str, Any]:
     """
     by_name = {section.name: section for section in sections}
     parameters: dict[int, Parameter] = {}
-    base = None
+    base, said = None, dict[str, Any]()
     info = by_name.get(f".nv.info.{name}")
     for attribute, payload in _attributes(info.content if info is not None else b""):
         if attribute == _PARAMETER and len(payload) >= 12:
@@ -139,6 +140,8 @@ def kernel_info(sections: list[Section], name: str) -> dict[str, Any]:
             parameters[ordinal] = Parameter(offset, size, pointer=space == _GLOBAL_POINTER and size == 8)
         elif attribute == _PARAMETER_BANK and len(payload) >= 8:
             base = struct.unpack_from("<H", payload, 4)[0]
+        elif attribute == _CLUSTER and len(payload) >= 12 and all(struct.unpack_from("<3I", payload)):
+            said["cluster"] = struct.unpack_from("<3I", payload)
     if sorted(parameters) != list(range(len(parameters))):
         raise ProblemFileError("", "broken cubin: the parameters are not numbered from 0")
     constants: dict[int, bytes] = {}
@@ -149,7 +152,7 @@ def kernel_info(sections: list[Section], name: str) -> dict[str, Any]:
     user = next((k for k, section in enumerate(sections) if section.name == _USER_CONSTANTS), None)
     unset = {} if user is None else {_USER_BANK: tuple(_zeros(sections, user))}
     shared = by_name.get(f".nv.shared.{name}")
-    said: dict[str, Any] = {"constants": constants, "unset": unset}
+    said |= {"constants": constants, "unset": unset}
     said["parameters"] = tuple(parameters[k] for k in range(len(parameters)))
     said |= {"static_bytes": shared.size} if shared is not None else {}
     # Of registers: the number of the kernel's symbol, how many.
