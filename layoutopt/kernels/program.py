@@ -7,8 +7,9 @@ matters (`relevance`), execution (`machine`), counting.
 Cells are names. A name that begins with U is a uniform register, one value a warp, written whatever the
 active lanes are. Names that begin with `$` are set before the first step, and but for `$barrier` never
 written: `$tid.x`, `$ntid.x`, `$ctaid.x`, `$nctaid.x` (and y, z), `$laneid`, `$lanemask.lt` (and eq, le, gt,
-ge), `$warpid`, `$ctarank` (of the block in its cluster), and `$c0.528`, the word at byte 528 of constant bank 0 (64-bit operands are two of them).
-Names that begin with B hold the lanes that will meet, as a mask: nobody, before they are written.
+ge), `$warpid`, `$ctarank` (of the block in its cluster), and `$c0.528`, the word at byte 528 of constant bank
+0 (64-bit operands are two of them). Names that begin with B hold the lanes that will meet, as a mask: nobody,
+before they are written.
 
 Predicates are values of one bit. A step's guard applies to all that it does.
 """

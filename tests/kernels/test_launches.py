@@ -13,6 +13,8 @@ import record_applications
 from command import answer, refused
 from command import layoutopt as command
 from conftest import ROOT
+from machine_code import listing
+from msgspec import structs
 from written import refused_with, text_file
 
 import layoutopt
@@ -21,7 +23,7 @@ from layoutopt.ground.escape import xml
 from layoutopt.ground.temporary import temporary_folder
 from layoutopt.hardware.machine import find_tool, toolkits
 from layoutopt.kernels.capture.recorder import new_folder, recorder
-from layoutopt.kernels.launches import LaunchOptions, argument, read_launches
+from layoutopt.kernels.launches import LaunchOptions, argument, evaluated, read_launches
 from layoutopt.report.launches_text import name
 from layoutopt.study.launches import CheckedLaunch
 
@@ -420,3 +422,16 @@ def test_threads_that_launch_at_once(played, ended):
     total = sum(one.launches + one.not_recorded for one in found.launches)
     assert code == found.missed.unwritten == 0
     assert total == 1600 if not ended else 0 < total <= 1600
+
+
+def test_a_launch_says_its_cluster(tmp_path):
+    """Of 4 blocks, those of rank 1 load; of a recorded launch without one, none does."""
+    code = "S2R R3, SR_CgaCtaId; UCGABAR_ARV; UCGABAR_WAIT; ISETP.NE.AND P1, PT, R3, RZ, PT; @P1 LDS R7, [RZ]; EXIT"
+    one = LaunchOptions(
+        file=str(text_file(tmp_path, listing(code), "k.sass")), block=(32, 1, 1), grid=(4, 1, 1)
+    )
+    for options, wavefronts in (({"cluster": (2, 1, 1)}, 2), ({"parameters": ""}, 0)):
+        found = evaluated(structs.replace(one, **options), 10)
+        assert found.certain
+        assert sum(tally.wavefronts for tally in found.tallies.values()) == wavefronts
+    assert not evaluated(one, 10).certain

@@ -241,12 +241,12 @@ class MemorySteps:
     def _of_own_block(self, group: Group, place: Value, always: bool) -> Value:
         """An address of shared memory without the rank of the block; of others, what differs stays.
 
-        Only generic instructions reach other blocks: for those that `always` reach their own, a rank that
-        is not known is its own.
+        Only generic instructions reach other blocks; those that `always` reach their own need no rank.
         """
+        if always:
+            return cut(place, CLUSTER_BITS)
         rank = self._cells.read(group, Source.cell("$ctarank"))
-        found = differ(place, shift_left(rank, constant(CLUSTER_BITS)), 32)
-        return made(found.bits, found.unknown & mask(CLUSTER_BITS), 32) if always else found
+        return differ(place, shift_left(rank, constant(CLUSTER_BITS)), 32)
 
     def _answer(self, group: Group, step: Step, done: Value, lanes: Bools, unsure: Bools) -> None:
         """The predicate of an atomic says whether it was done."""
