@@ -91,6 +91,8 @@ class Compute(Struct, frozen=True):
     # Out of those of all active lanes (shuffles, votes, R2UR): `function(active, *sources)`; active is bool,
     # shape (warps, 32), sources broadcast to it
     across: bool = False
+    # Of an approximation, the same with other errors: results of which those of the GPU lie between
+    near: tuple[Callable[..., tuple[Value, ...]], ...] = ()
 
 
 class Forget(Struct, frozen=True):

@@ -1,16 +1,16 @@
 """What instructions compute of floats: what integer arithmetic, and tests of loaded data, need of it.
 
-Sums and products are rounded as numpy does. A multiply-add of 32 bits goes through 64; one of 64 keeps the
-error of its product. The approximations that division and roots begin with are exact results, of 64 bits
-their high words: what follows in the code repairs the last bits. The rest, and matrices, are unknown; where
-all values of a block are followed, a hash stands for a product of matrices.
+Sums, products and multiply-adds of 32 bits, and conversions, are exact in every rounding mode. Those of 64
+bits are rounded to nearest; a multiply-add keeps the error of its product. Results of MUFU are the true
+ones, rounded; what the GPU gives is near them (`ERRORS`). The rest, and matrices, are unknown; where all
+values of a block are followed, a hash stands for a product of matrices.
 """
 
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from functools import reduce
-from typing import Any, Final
+from functools import partial, reduce
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ from layoutopt.kernels.isa.listing import Instruction
 from layoutopt.kernels.isa.operands import Builder, Built, computed, forget, registers, row, words
 from layoutopt.kernels.machine import values
 from layoutopt.kernels.machine.values import Bits, Bools, Value, constant
-from layoutopt.kernels.program import Forget
+from layoutopt.kernels.program import Compute, Forget
 
 Reals = npt.NDArray[Any]
 # Exponents, as stored, between which a quotient and all that leads to it are plain floats.
@@ -28,7 +28,9 @@ _PLAIN: Final = (127 - 60, 127 + 60)
 # What splits a double in two halves.
 _SPLIT: Final = float((1 << 27) + 1)
 _SMALL: Final = ("F16", "U8", "S8", "U16", "S16")
-_INEXACT: Final = ("RM", "RP", "RZ")
+_DIRECTED: Final = ("RM", "RP", "RZ")
+# Every result of 32 bits that is no number.
+_NAN: Final = np.uint64(0x7FFFFFFF)
 
 
 def _numbers(value: Value, wide: bool) -> Reals:
@@ -39,36 +41,93 @@ def _numbers(value: Value, wide: bool) -> Reals:
 
 
 def _words(numbers: Reals, wide: bool, *sources: Value) -> Value:
-    """Floats as bits; unknown as a whole where a source has an unknown bit."""
-    if wide:
-        bits = np.ascontiguousarray(numbers, np.float64).view(np.uint64)
-    else:
-        bits = np.ascontiguousarray(numbers, np.float32).view(np.uint32).astype(np.uint64)
+    """Floats as bits, `_NAN` for no number; unknown as a whole where a source has an unknown bit."""
+    bits = np.where(np.isnan(numbers) & (not wide), _NAN, _bits(numbers, wide))
     return values.mapped(lambda *_: bits, 64 if wide else 32, *sources)
 
 
+def _bits(numbers: Reals, wide: bool) -> Bits:
+    if wide:
+        return np.ascontiguousarray(numbers, np.float64).view(np.uint64)
+    return np.ascontiguousarray(numbers, np.float32).view(np.uint32).astype(np.uint64)
+
+
 def _flushed(numbers: Reals) -> Reals:
-    return np.where(np.abs(numbers) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), numbers), numbers)
+    """Zeros for denormals, of their sign."""
+    zeros = np.copysign(numbers.dtype.type(0), numbers)
+    return np.where(np.abs(numbers) < np.finfo(numbers.dtype).tiny, zeros, numbers)
 
 
-def _arithmetic(function: Callable[..., Any], sources: str) -> Builder:
-    """A float out of floats."""
-    wide = "g" in sources
-
-    def run(inst: Instruction, *parts: Value) -> Value:
-        flush = _flushed if inst.has("FTZ") else lambda numbers: numbers
-        result = function(*(flush(_numbers(part, wide)) for part in parts))
-        result = np.asarray(result, np.float64 if wide else np.float32)
-        if inst.has("SAT"):
-            result = np.clip(result, np.float32(0), np.float32(1))
-        return _words(flush(result), wide, *parts)
-
-    return row("d" if wide else "r", sources, run, unlike=_INEXACT if wide else ())
+def _read(inst: Instruction, value: Value, wide: bool = False) -> Reals:
+    """A float as 64 bits, flushed where the instruction says so."""
+    numbers = _numbers(value, wide)
+    return (_flushed(numbers) if inst.has("FTZ") and not wide else numbers).astype(np.float64)
 
 
-def _fused(a: Reals, b: Reals, c: Reals) -> Reals:
-    exact: Reals = a.astype(np.float64) * b.astype(np.float64) + c.astype(np.float64)
-    return exact
+def _single(inst: Instruction, exact: Reals) -> Reals:
+    """A float of 32 bits out of one of 64, as the instruction rounds."""
+    result = exact.astype(np.float32)
+    for way, wrong, end in (
+        ("RM", result > exact, -np.inf),
+        ("RP", result < exact, np.inf),
+        ("RZ", np.abs(result) > np.abs(exact), 0),
+    ):
+        if inst.has(way):
+            result = np.where(wrong, np.nextafter(result, np.float32(end)), result)
+    if inst.has("SAT"):
+        result = np.fmin(np.fmax(result, np.float32(0)), np.float32(1)) + np.float32(0)
+    return _flushed(result) if inst.has("FTZ") else result
+
+
+def _sum(a: Reals, b: Reals) -> tuple[Reals, Reals]:
+    """The sum rounded to nearest, and what is lost (Knuth's TwoSum)."""
+    total = a + b
+    part = total - a
+    return total, (a - (total - part)) + (b - part)
+
+
+def _odd_sum(inst: Instruction, a: Reals, b: Reals) -> Reals:
+    """A sum of doubles rounded to odd: rounded again to 32 bits it is as the exact one, in every mode.
+
+    Where it is not exact, and its last bit is 0, it is one step off towards the exact sum (S. Boldo and
+    G. Melquiond, 2008). A sum of 0 is -0 where the instruction rounds down.
+    """
+    sign = -1.0 if inst.has("RM") else 1.0
+    total, lost = (sign * part for part in _sum(sign * a, sign * b))
+    bits = total.view(np.int64)
+    step = np.where((lost > 0) == (total > 0), 1, -1) * ((lost != 0) & np.isfinite(total) & (bits & 1 == 0))
+    found: Reals = (bits + step).view(np.float64)
+    return found
+
+
+# Factors that FMUL takes beside its operands.
+_SCALES: Final = {f"{way}{n}": float(n) ** sign for n in (2, 4, 8) for way, sign in (("M", 1), ("D", -1))}
+
+
+def _add(inst: Instruction, *parts: Value) -> Value:
+    """FADD."""
+    a, b = (_read(inst, part) for part in parts)
+    return _words(_single(inst, _odd_sum(inst, a, b)), False, *parts)
+
+
+def _multiply(inst: Instruction, *parts: Value) -> Value:
+    """FMUL: the product of floats of 32 bits is one of 64."""
+    a, b = (_read(inst, part) for part in parts)
+    scale = _SCALES.get(named(inst, _SCALES), 1.0)
+    return _words(_single(inst, a * b * scale), False, *parts)
+
+
+def _multiply_add(inst: Instruction, *parts: Value) -> Value:
+    """FFMA."""
+    a, b, c = (_read(inst, part) for part in parts)
+    return _words(_single(inst, _odd_sum(inst, a * b, c)), False, *parts)
+
+
+def _doubles(function: Callable[..., Reals], sources: str) -> Builder:
+    def run(_: Instruction, *parts: Value) -> Value:
+        return _words(function(*(_numbers(part, True) for part in parts)), True, *parts)
+
+    return row("d", sources, run, unlike=_DIRECTED)
 
 
 def _fused_doubles(a: Reals, b: Reals, c: Reals) -> Reals:
@@ -76,9 +135,7 @@ def _fused_doubles(a: Reals, b: Reals, c: Reals) -> Reals:
     product = a * b
     (a_high, a_low), (b_high, b_low) = (_split(x) for x in (a, b))
     error = ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
-    total = product + c
-    part = total - product
-    lost = (product - (total - part)) + (c - part)
+    total, lost = _sum(product, c)
     found = total + (lost + error)
     return np.where(np.isfinite(found), found, total)
 
@@ -89,38 +146,102 @@ def _split(x: Reals) -> tuple[Reals, Reals]:
     return upper, x - upper
 
 
-_FUNCTIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "RCP": lambda x: 1.0 / x,
-    "RSQ": lambda x: 1.0 / np.sqrt(x),
-    "SQRT": np.sqrt,
-    "EX2": np.exp2,
-    "LG2": np.log2,
-    "SIN": np.sin,
-    "COS": np.cos,
-    "TANH": np.tanh,
+class Special(NamedTuple):
+    """What an operation of MUFU approximates, and how far its results may be off the true ones, rounded.
+
+    Those of an H200 never are (`scripts/measure/record_floats.py`, tests/data/h200_floats.json).
+    """
+
+    function: Callable[[Reals], Reals]
+    # The larger one of so many units in the last place and so much
+    units: float
+    least: float = 0.0
+    is_exact: bool = True  # exact results are not off
+
+    def error(self, result: Reals) -> Reals:
+        """How far results may be off."""
+        found: Reals = np.maximum(self.units * np.spacing(np.abs(result)), self.least)
+        return found
+
+
+def _turned(function: Callable[[Reals], Reals]) -> Callable[[Reals], Reals]:
+    """A function of an angle in revolutions, of which the GPU takes 25 bits behind the point."""
+
+    def of_revolutions(x: Reals) -> Reals:
+        return function(2 * np.pi * np.fmod(np.trunc(x * 2**25), 2**25) / 2**25)
+
+    return of_revolutions
+
+
+SPECIAL: Final[Mapping[str, Special]] = {
+    "RCP": Special(lambda x: 1.0 / x, 1),
+    "RSQ": Special(lambda x: 1.0 / np.sqrt(x), 1),
+    "SQRT": Special(np.sqrt, 1),
+    "EX2": Special(np.exp2, 2),
+    "LG2": Special(np.log2, 3, 2.0**-22, is_exact=False),
+    "SIN": Special(_turned(np.sin), 0, 3.6e-7),
+    "COS": Special(_turned(np.cos), 0, 3.6e-7),
+    "TANH": Special(np.tanh, 130),
 }
 
 
-def _special(inst: Instruction, part: Value) -> Value:
-    """MUFU; RCP64H and RSQ64H give the high word of the result, out of the high word of the operand."""
-    name = next(m for m in inst.modifiers if m.removesuffix("64H") in _FUNCTIONS)
-    function, upper = _FUNCTIONS[name.removesuffix("64H")], name.endswith("64H")
-    if upper:
-        found = function((part.bits << np.uint64(32)).view(np.float64))
-        return values.high(_words(found, True, part))
-    return _words(function(_numbers(part, False).astype(np.float64)), False, part)
+def _approximate(inst: Instruction, part: Value, side: int = 0) -> Value:
+    """MUFU: the true result, rounded; with a side of 1 or -1 one that is off by as much as the GPU's may be.
+
+    Which results are then more and which less is decided by a hash of the operand, so that they do not
+    move together.
+    """
+    found = SPECIAL[named(inst, SPECIAL)]
+    given = _numbers(part, False)
+    true = found.function((given if inst.has("TANH") else _flushed(given)).astype(np.float64))
+    result = true.astype(np.float32)
+    if side:
+        near = result + _sides(part, side) * found.error(result)
+        near = np.clip(near, -1, 1) if inst.has("SIN", "COS", "TANH") else near
+        moves = np.isfinite(true) & (result != (true if found.is_exact else 0))
+        result = np.where(moves, near, result).astype(np.float32)
+    return _words(result if inst.has("TANH") else _flushed(result), False, part)
+
+
+def _approximate_high(inst: Instruction, part: Value, side: int = 0) -> Value:
+    """RCP64H and RSQ64H: the high word of the result, at most 1 off, out of the high word of the operand."""
+    function = SPECIAL[inst.modifiers[0].removesuffix("64H")].function
+    true = _flushed(function(_flushed((part.bits << np.uint64(32)).view(np.float64))))
+    result = true.view(np.uint64) >> np.uint64(32)
+    moved = result + _sides(part, side).astype(np.int64).view(np.uint64) if side else result
+    bits = np.where(np.isnan(true), _NAN, np.where(np.isfinite(true) & (true != 0), moved, result))
+    return values.mapped(lambda *_: bits, 32, part)
+
+
+def _sides(part: Value, side: int) -> Reals:
+    return np.where(_mixed(part.bits) & np.uint64(1) == 0, float(side), -float(side))
+
+
+def _approximation(letter: str, function: Callable[..., Value]) -> Builder:
+    """A row whose results are near those of the function, and the functions with a side of 1 and -1."""
+
+    def build(inst: Instruction) -> Built:
+        rows = [row("r", letter, partial(function, side=side), unlike=("F16",))(inst) for side in (0, 1, -1)]
+        near = tuple(one.action.function for one in rows[1:] if isinstance(one.action, Compute))
+        found = rows[0]
+        if isinstance(found.action, Compute):
+            found = found._replace(action=Compute(found.action.function, near=near))
+        return found
+
+    return build
 
 
 def _from_integer(inst: Instruction, part: Value) -> Value:
-    """I2F: to the nearest float, or upwards (RP) as integer division does."""
-    whole = values.signed(part.bits, 64 if inst.has("S64") else 32)
-    exact = (part.bits if inst.has("U32", "U64") else whole).astype(np.float64)
+    """I2F."""
+    if inst.has("F64") and inst.has(*_DIRECTED):
+        return values.unknown(64)
+    unsigned = inst.has("U32", "U64")
+    whole = part.bits if unsigned else values.signed(part.bits, 64 if inst.has("S64") else 32)
+    high = (whole >> whole.dtype.type(32)).astype(np.float64) * 2.0**32
+    low = (whole & whole.dtype.type(0xFFFFFFFF)).astype(np.float64)
     if inst.has("F64"):
-        return _words(exact, True, part)
-    result = exact.astype(np.float32)
-    if inst.has("RP"):
-        result = np.where(result < exact, np.nextafter(result, np.float32(np.inf)), result)
-    return _words(result, False, part)
+        return _words(high + low, True, part)
+    return _words(_single(inst, _odd_sum(inst, high, low)), False, part)
 
 
 def _rounded(inst: Instruction, numbers: Reals) -> Reals:
@@ -130,15 +251,17 @@ def _rounded(inst: Instruction, numbers: Reals) -> Reals:
 
 
 def _to_integer(inst: Instruction, part: Value) -> Value:
-    """F2I: rounded as it says, clamped to the range."""
+    """F2I: rounded as it says, clamped to the range; 0 with NTZ where it is no number, else the first bit."""
     unsigned, width = inst.has("U32", "U64"), 64 if inst.has("U64", "S64") else 32
-    numbers = _numbers(part, inst.has("F64")).astype(np.float64)
+    numbers = _read(inst, part, inst.has("F64"))
     rounded = _rounded(inst, np.nan_to_num(numbers, nan=0.0))
     low, high = (0, (1 << width) - 1) if unsigned else (-(1 << (width - 1)), (1 << (width - 1)) - 1)
     inside = np.where((rounded > float(low)) & (rounded < float(high)), rounded, 0.0)
     bits = inside.astype(np.uint64) if unsigned else inside.astype(np.int64).view(np.uint64)
     bits = np.where(rounded >= float(high), np.uint64(high), bits)
     bits = np.where(rounded <= float(low), np.uint64(low & ((1 << width) - 1)), bits)
+    if not inst.has("NTZ"):
+        bits = np.where(np.isnan(numbers), np.uint64(1 << (width - 1)), bits)
     return values.mapped(lambda *_: bits, width, part)
 
 
@@ -149,11 +272,14 @@ def _convert(inst: Instruction) -> Built:
     to, given = ((wanted * 2 if rounds else wanted) or ["F32", "F32"])[:2]
 
     def run(_: Instruction, part: Value) -> Value:
-        result = _numbers(part, given == "F64").astype(np.float64)
-        return _words(_rounded(inst, result) if rounds else result, to == "F64", part)
+        result = _read(inst, part, given == "F64")
+        if rounds:
+            return _words(_rounded(inst, result), to == "F64", part)
+        bits = _bits(result if to == "F64" else _single(inst, result), to == "F64")
+        return values.mapped(lambda *_: bits, 64 if to == "F64" else 32, part)
 
     letters = ("d" if to == "F64" else "r", "g" if given == "F64" else "f")
-    return row(*letters, run, unlike=("F16", "BF16", "SAT", *_INEXACT))(inst)
+    return row(*letters, run, unlike=("F16", "BF16"))(inst)
 
 
 def _check_division(_: Instruction, a: Value, b: Value) -> Value:
@@ -174,9 +300,7 @@ _REAL_ORDERS: Final = (*ORDERS, *(f"{name}U" for name in ORDERS), "NUM", "NAN")
 def _compare_reals(inst: Instruction, a: Value, b: Value, other: Value) -> Iterator[Value]:
     """FSETP and DSETP: ordered comparisons are false, those with U true, where a number is none."""
     name = named(inst, _REAL_ORDERS)
-    x, y = (_numbers(part, inst.opcode == "DSETP") for part in (a, b))
-    if inst.has("FTZ"):
-        x, y = _flushed(x), _flushed(y)
+    x, y = (_read(inst, part, inst.opcode == "DSETP") for part in (a, b))
     unordered = np.isnan(x) | np.isnan(y)
     if name in ("NUM", "NAN"):
         holds = ~unordered if name == "NUM" else unordered
@@ -186,10 +310,18 @@ def _compare_reals(inst: Instruction, a: Value, b: Value, other: Value) -> Itera
     return told(inst, values.mapped(lambda *_: holds.astype(np.uint64), 1, a, b), other)
 
 
-def _real_extreme(_: Instruction, *parts: Value) -> Value:
+def _real_extreme(inst: Instruction, *parts: Value) -> Value:
+    """FMNMX: -0 is less than 0; what is no number does not count, with NAN alone does."""
     *given, smaller = parts
-    reals = [_numbers(part, False) for part in given]
-    least, greatest = (_words(reduce(end, reals), False, *given) for end in (np.fmin, np.fmax))
+    reals = [_read(inst, part) for part in given]
+    end = np.minimum if inst.has("NAN") else np.fmin
+
+    def lesser(x: Reals, y: Reals) -> Reals:
+        return np.where(x == y, np.where(np.signbit(x), x, y), end(x, y))
+
+    least, greatest = (
+        _words(sign * reduce(lesser, [sign * x for x in reals]), False, *given) for sign in (1.0, -1.0)
+    )
     return values.select(smaller, least, greatest)
 
 
@@ -286,33 +418,31 @@ def _mixed(bits: Bits) -> Bits:
 
 
 FLOATS: Final[Mapping[str, Builder]] = {
-    "DADD": _arithmetic(lambda a, b: a + b, "gg"),
-    "DFMA": _arithmetic(_fused_doubles, "ggg"),
+    "DADD": _doubles(lambda a, b: a + b, "gg"),
+    "DFMA": _doubles(_fused_doubles, "ggg"),
     "DMNMX": forget(2),
-    "DMUL": _arithmetic(lambda a, b: a * b, "gg"),
+    "DMUL": _doubles(lambda a, b: a * b, "gg"),
     "DSETP": row("pp", "ggp", _compare_reals, needs=_REAL_ORDERS),
     "F2F": _convert,
     "F2I": row(sized("r", "d", "U64", "S64"), sized("f", "g", "F64"), _to_integer, unlike=(*_SMALL, "64")),
-    "FADD": _arithmetic(lambda a, b: a + b, "ff"),
+    "FADD": row("r", "ff", _add),
     "FCHK": row("p", "ff", _check_division),
-    "FFMA": _arithmetic(_fused, "fff"),
-    "FMNMX": row("r", "ffp", _real_extreme),
+    "FFMA": row("r", "fff", _multiply_add),
+    "FMNMX": row("r", "ffp", _real_extreme, unlike=("XORSIGN",)),
     "FMNMX3": row("r", "fffp", _real_extreme),
-    "FMUL": _arithmetic(lambda a, b: a * b, "ff"),
+    "FMUL": row("r", "ff", _multiply),
     "FRND": _convert,
-    "FSEL": row("r", "ffp", select),
+    "FSEL": row("r", "ffp", select, unlike=("FTZ",)),
     "FSETP": row("pp", "ffp", _compare_reals, needs=_REAL_ORDERS),
     "HFMA2": _halves,
     "HSETP2": forget(0),
     "MUFU": forget(1),
-    **{f"MUFU.{name}": row("r", "f", _special, unlike=("F16",)) for name in _FUNCTIONS},
-    **{f"MUFU.{name}64H": row("r", "h", _special) for name in ("RCP", "RSQ")},
+    **{f"MUFU.{name}": _approximation("f", _approximate) for name in SPECIAL},
+    **{f"MUFU.{name}64H": _approximation("h", _approximate_high) for name in ("RCP", "RSQ")},
     **dict.fromkeys([f"{name}SETP.{end}" for name in "DF" for end in ("MAX", "MIN")], forget(0)),
     **dict.fromkeys(
         ("I2F", "I2FP"),
-        row(
-            sized("r", "d", "F64"), sized("w", "d", "U64", "S64"), _from_integer, unlike=(*_SMALL, "RM", "RZ")
-        ),
+        row(sized("r", "d", "F64"), sized("w", "d", "U64", "S64"), _from_integer, unlike=_SMALL),
     ),
     **dict.fromkeys(("DMMA", "HGMMA", "HMMA", "IGMMA", "IMMA", "QGMMA"), _matrix_product),
     **dict.fromkeys(("SULD", "TXQ"), forget(4, places=2)),

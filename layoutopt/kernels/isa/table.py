@@ -29,7 +29,17 @@ from layoutopt.kernels.isa.operands import (
 )
 from layoutopt.kernels.machine import values
 from layoutopt.kernels.machine.values import constant
-from layoutopt.kernels.program import SHARED_WINDOW, Barrier, Exit, Forget, Jump, Reconverge, Source, Step
+from layoutopt.kernels.program import (
+    SHARED_WINDOW,
+    Barrier,
+    Compute,
+    Exit,
+    Forget,
+    Jump,
+    Reconverge,
+    Source,
+    Step,
+)
 
 INSTRUCTION_BYTES: Final = 16
 # Numbers of barriers that no instruction uses.
@@ -71,6 +81,22 @@ def steps(function: Function) -> tuple[Step, ...]:
         zero = Source.always(values.ZERO)
         sources = (zero if any("UR" in cell for cell in one.cells) else one for one in found[0].sources)
         found[0] = replace(found[0], sources=tuple(sources))
+    return _repaired(function, found)
+
+
+def _repaired(function: Function, found: list[Step]) -> tuple[Step, ...]:
+    """The steps; approximations with which integers are divided, of I2F.RP, are as good as exact.
+
+    What follows there repairs the last bits, so that nothing is to be evaluated with other ones.
+    """
+    divisors: set[str] = set()
+    for k, (inst, step) in enumerate(zip(function.instructions, found, strict=True)):
+        if isinstance(step.action, Compute) and step.action.near and step.cells <= divisors:
+            found[k] = replace(step, action=Compute(step.action.function))
+        if inst.opcode.startswith("I2F") and inst.has("RP"):
+            divisors.update(step.dests)
+        else:
+            divisors.difference_update(step.dests)
     return tuple(found)
 
 

@@ -123,6 +123,12 @@ class Evaluation:
         return not self.doubts
 
     @property
+    def counts(self) -> dict[int, tuple[int, ...]]:
+        """What each instruction counts, and may count, by index of the step."""
+        names = ("executions", "wavefronts", "phases", "unknown", "best", "worst")
+        return {k: tuple(getattr(one, name) for name in names) for k, one in self.tallies.items()}
+
+    @property
     def bounded(self) -> bool:
         """Whether there is a worst case: no loop whose rounds are unknown, and nothing left out."""
         return not self.ended and not any(why.endswith(OPEN) for why in self.doubts)

@@ -6,12 +6,13 @@ is known stands for all of them, where its evaluation needs no more.
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.arrays import IntArray
@@ -22,8 +23,9 @@ from layoutopt.kernels.machine.loops import Loops
 from layoutopt.kernels.machine.memory import Bytes
 from layoutopt.kernels.machine.registers import Registers, Stopped
 from layoutopt.kernels.machine.relevance import Relevance, constant_bytes, relevance
+from layoutopt.kernels.machine.values import Value
 from layoutopt.kernels.machine.warps import Machine, TooManySteps
-from layoutopt.kernels.program import STACK_BYTES, Forget, Program
+from layoutopt.kernels.program import STACK_BYTES, Action, Compute, Forget, Program, Step
 
 DEFAULT_MOST_STEPS: Final = 250_000
 # Warps that are evaluated at once.
@@ -38,6 +40,7 @@ _FEW_STEPS: Final = 10_000
 # So many warps more cost a step as much again; so few blocks are not evaluated as a box.
 _ROWS_A_STEP: Final = 128
 _FEW_BLOCKS: Final = 4
+_APPROXIMATE: Final = Forget("is an approximation, its last bits decide what is accessed")
 _LIKE_THE_FIRST: Final = (
     "blocks that may differ from the first one count as it does: what each of them does is not counted"
 )
@@ -65,12 +68,40 @@ def evaluate(
     given = arguments(program, checked(launch, gpu, program.target))
     spaces = ("shared", "local", *(("global",) if given.buffers else ()))
     slice_ = relevance(program, spaces)
-    run = _Run(program, slice_, launch, given, gpu, most_steps, Loops(slice_), tells_apart)
-    total = Evaluation(program, launch, gpu, evaluated_blocks=run.cover())
+
+    def evaluated(steps: tuple[Step, ...]) -> Evaluation:
+        needed = slice_._replace(steps=steps)
+        return _total(_Run(program, needed, launch, given, gpu, most_steps, Loops(needed), tells_apart))
+
+    # By what they are called, approximations whose results were known.
+    kinds: dict[str, set[int]] = {}
+
+    def watched(k: int, step: Step) -> Step:
+        action = step.action
+        if not (slice_.matters[k] and isinstance(action, Compute) and action.near):
+            return step
+
+        def noted(*given: Value) -> tuple[Value, ...]:
+            results = action.function(*given)
+            if not all(value.unknown.all() for value in results):
+                kinds.setdefault(step.text.split(maxsplit=1)[0], set()).add(k)
+            return results
+
+        return replace(step, action=Compute(noted, near=action.near))
+
+    found = evaluated(tuple(watched(k, step) for k, step in enumerate(slice_.steps)))
+    deciding = _deciding(slice_.steps, kinds, found, evaluated)
+    return evaluated(_replaced(slice_.steps, deciding, lambda _: _APPROXIMATE)) if deciding else found
+
+
+def _total(run: "_Run") -> Evaluation:
+    """Evaluate all blocks."""
+    program, tells_apart = run.program, run.tells_apart
+    total = Evaluation(program, run.launch, run.gpu, evaluated_blocks=run.cover())
     for part, times in run.parts:
         total.add(part, times)
     if total.doubts:
-        total.doubts = dict.fromkeys(_not_known(program, slice_, given), -1) | total.doubts
+        total.doubts = dict.fromkeys(_not_known(program, run.relevance, run.given), -1) | total.doubts
     first, _ = run.parts[0]
     total.traces, total.barriers = first.traces, sorted(first.barriers)
     if tells_apart and _LIKE_THE_FIRST not in total.doubts:
@@ -80,6 +111,44 @@ def evaluate(
                 done.setdefault(what, index)
         total.blocks = list(dict.fromkeys(done.values()))
     return total
+
+
+def _replaced(steps: tuple[Step, ...], some: set[int], action: Callable[[Any], Action]) -> tuple[Step, ...]:
+    return tuple(
+        replace(step, action=action(step.action)) if k in some else step for k, step in enumerate(steps)
+    )
+
+
+def _deciding(
+    steps: tuple[Step, ...],
+    kinds: Mapping[str, set[int]],
+    found: Evaluation,
+    evaluated: Callable[[tuple[Step, ...]], Evaluation],
+) -> set[int]:
+    """Approximations that decide counts: these are others where errors are as large as the GPU's may be.
+
+    Args:
+        steps: all of them.
+        kinds: indices of approximations, by what they are called; where no kind alone decides, all do.
+        found: what the steps do.
+        evaluated: what others do.
+    """
+
+    def decide(some: set[int]) -> bool:
+        for side in (0, 1):
+            try:
+                near = _replaced(steps, some, lambda action, side=side: Compute(action.near[side]))
+                other = evaluated(near)
+            except ProblemFileError:  # it takes more steps
+                return True
+            if other.counts != found.counts or other.doubts.keys() != found.doubts.keys():
+                return True
+        return False
+
+    every = set[int]().union(*kinds.values())
+    if not every or not decide(every):
+        return set()
+    return set[int]().union(*(some for some in kinds.values() if some != every and decide(some))) or every
 
 
 class Followed(Struct, frozen=True):
