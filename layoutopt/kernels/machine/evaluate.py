@@ -8,7 +8,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -40,6 +40,8 @@ _FEW_STEPS: Final = 10_000
 # So many warps more cost a step as much again; so few blocks are not evaluated as a box.
 _ROWS_A_STEP: Final = 128
 _FEW_BLOCKS: Final = 4
+# Approximations are told apart where there are no more kinds of them.
+_MOST_KINDS: Final = 12
 _APPROXIMATE: Final = Forget("is an approximation, its last bits decide what is accessed")
 _LIKE_THE_FIRST: Final = (
     "blocks that may differ from the first one count as it does: what each of them does is not counted"
@@ -73,8 +75,8 @@ def evaluate(
         needed = slice_._replace(steps=steps)
         return _total(_Run(program, needed, launch, given, gpu, most_steps, Loops(needed), tells_apart))
 
-    # By what they are called, approximations whose results were known.
-    kinds: dict[str, set[int]] = {}
+    # By opcode and line of the source, approximations whose results were known.
+    kinds: dict[object, dict[int, Compute]] = {}
 
     def watched(k: int, step: Step) -> Step:
         action = step.action
@@ -84,14 +86,15 @@ def evaluate(
         def noted(*given: Value) -> tuple[Value, ...]:
             results = action.function(*given)
             if not all(value.unknown.all() for value in results):
-                kinds.setdefault(step.text.split(maxsplit=1)[0], set()).add(k)
+                kinds.setdefault((step.text.split()[0], step.place), {})[k] = action
             return results
 
         return replace(step, action=Compute(noted, near=action.near))
 
     found = evaluated(tuple(watched(k, step) for k, step in enumerate(slice_.steps)))
     deciding = _deciding(slice_.steps, kinds, found, evaluated)
-    return evaluated(_replaced(slice_.steps, deciding, lambda _: _APPROXIMATE)) if deciding else found
+    unknown = dict.fromkeys(deciding, _APPROXIMATE)
+    return evaluated(_replaced(slice_.steps, unknown)) if deciding else found
 
 
 def _total(run: "_Run") -> Evaluation:
@@ -113,42 +116,40 @@ def _total(run: "_Run") -> Evaluation:
     return total
 
 
-def _replaced(steps: tuple[Step, ...], some: set[int], action: Callable[[Any], Action]) -> tuple[Step, ...]:
-    return tuple(
-        replace(step, action=action(step.action)) if k in some else step for k, step in enumerate(steps)
-    )
+def _replaced(steps: tuple[Step, ...], actions: Mapping[int, Action]) -> tuple[Step, ...]:
+    return tuple(replace(step, action=actions.get(k, step.action)) for k, step in enumerate(steps))
 
 
 def _deciding(
     steps: tuple[Step, ...],
-    kinds: Mapping[str, set[int]],
+    kinds: Mapping[object, Mapping[int, Compute]],
     found: Evaluation,
     evaluated: Callable[[tuple[Step, ...]], Evaluation],
-) -> set[int]:
+) -> frozenset[int]:
     """Approximations that decide counts: these are others where errors are as large as the GPU's may be.
 
     Args:
         steps: all of them.
-        kinds: indices of approximations, by what they are called; where no kind alone decides, all do.
+        kinds: approximations by index, those that are told apart; where none alone decides, all do.
         found: what the steps do.
         evaluated: what others do.
     """
 
-    def decide(some: set[int]) -> bool:
-        for side in (0, 1):
-            try:
-                near = _replaced(steps, some, lambda action, side=side: Compute(action.near[side]))
-                other = evaluated(near)
-            except ProblemFileError:  # it takes more steps
-                return True
-            if other.counts != found.counts or other.doubts.keys() != found.doubts.keys():
-                return True
-        return False
+    def decide(some: Mapping[int, Compute], side: int) -> bool:
+        near = {k: Compute(action.near[side]) for k, action in some.items()}
+        try:
+            other = evaluated(_replaced(steps, near))
+        except ProblemFileError:  # it takes more steps
+            return True
+        return other.counts != found.counts or other.doubts.keys() != found.doubts.keys()
 
-    every = set[int]().union(*kinds.values())
-    if not every or not decide(every):
-        return set()
-    return set[int]().union(*(some for some in kinds.values() if some != every and decide(some))) or every
+    every = {k: action for some in kinds.values() for k, action in some.items()}
+    side = next((side for side in (0, 1) if every and decide(every, side)), None)
+    if side is None:
+        return frozenset()
+    told_apart = kinds.values() if 1 < len(kinds) <= _MOST_KINDS else ()
+    alone = (frozenset(some) for some in told_apart if decide(some, side))
+    return frozenset[int]().union(*alone) or frozenset(every)
 
 
 class Followed(Struct, frozen=True):
