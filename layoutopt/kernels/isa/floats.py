@@ -186,11 +186,7 @@ SPECIAL: Final[Mapping[str, Special]] = {
 
 
 def _approximate(inst: Instruction, part: Value, side: int = 0) -> Value:
-    """MUFU: the true result, rounded; with a side of 1 or -1 one that is off by as much as the GPU's may be.
-
-    Which results are then more and which less is decided by a hash of the operand, so that they do not
-    move together.
-    """
+    """MUFU: the true result, rounded; with a side one that is off by as much as the GPU's may be."""
     found = SPECIAL[named(inst, SPECIAL)]
     given = _numbers(part, False)
     true = found.function((given if inst.has("TANH") else _flushed(given)).astype(np.float64))
@@ -208,22 +204,32 @@ def _approximate_high(inst: Instruction, part: Value, side: int = 0) -> Value:
     function = SPECIAL[inst.modifiers[0].removesuffix("64H")].function
     true = _flushed(function(_flushed((part.bits << np.uint64(32)).view(np.float64))))
     result = true.view(np.uint64) >> np.uint64(32)
-    moved = result + _sides(part, side).astype(np.int64).view(np.uint64) if side else result
+    moved = result + _sides(part, side).view(np.uint64)
     bits = np.where(np.isnan(true), _NAN, np.where(np.isfinite(true) & (true != 0), moved, result))
     return values.mapped(lambda *_: bits, 32, part)
 
 
 def _sides(part: Value, side: int) -> Reals:
-    return np.where(_mixed(part.bits) & np.uint64(1) == 0, float(side), -float(side))
+    """Which results are more (1) and which less (-1): a bit of a hash of the operand, so that they move apart.
+
+    With -1 they are less where they are more with 1; 2 is another bit.
+    """
+    more = _mixed(part.bits) >> np.uint64(abs(side)) & np.uint64(1) == 0
+    found: Reals = np.where(more, np.sign(side), -np.sign(side))
+    return found
+
+
+# What decides counts differs with one of these, but for rare chances.
+_SIDES: Final = (1, -1, 2, -2)
 
 
 def _approximation(letter: str, function: Callable[..., Value]) -> Builder:
-    """A row whose results are near those of the function, and the functions with a side of 1 and -1."""
+    """A row whose results are near those of the function, and the function with each side."""
 
     def build(inst: Instruction) -> Built:
-        rows = [row("r", letter, partial(function, side=side), unlike=("F16",))(inst) for side in (0, 1, -1)]
-        near = tuple(one.action.function for one in rows[1:] if isinstance(one.action, Compute))
-        found = rows[0]
+        rows = (row("r", letter, partial(function, side=k), unlike=("F16",))(inst) for k in (0, *_SIDES))
+        found, *sides = rows
+        near = tuple(one.action.function for one in sides if isinstance(one.action, Compute))
         if isinstance(found.action, Compute):
             found = found._replace(action=Compute(found.action.function, near=near))
         return found

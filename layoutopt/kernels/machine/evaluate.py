@@ -144,7 +144,8 @@ def _deciding(
         return other.counts != found.counts or other.doubts.keys() != found.doubts.keys()
 
     every = {k: action for some in kinds.values() for k, action in some.items()}
-    side = next((side for side in (0, 1) if every and decide(every, side)), None)
+    sides = range(min((len(action.near) for action in every.values()), default=0))
+    side = next((side for side in sides if decide(every, side)), None)
     if side is None:
         return frozenset()
     told_apart = kinds.values() if 1 < len(kinds) <= _MOST_KINDS else ()
