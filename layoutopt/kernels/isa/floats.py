@@ -210,7 +210,7 @@ def _approximate_high(inst: Instruction, part: Value, side: int = 0) -> Value:
 
 
 def _sides(part: Value, side: int) -> Reals:
-    """Which results are more (1) and which less (-1): a bit of a hash of the operand, so that they move apart.
+    """Which results are more (1) and which less (-1): a bit of a hash of the operand, so that they part.
 
     With -1 they are less where they are more with 1; 2 is another bit.
     """
