@@ -153,10 +153,9 @@ class Special(NamedTuple):
     """
 
     function: Callable[[Reals], Reals]
-    # The larger one of so many units in the last place and so much
+    # The larger one of so many units in the last place and so much; exact results are never off
     units: float
     least: float = 0.0
-    is_exact: bool = True  # exact results are not off
 
     def error(self, result: Reals) -> Reals:
         """How far results may be off."""
@@ -173,12 +172,19 @@ def _turned(function: Callable[[Reals], Reals]) -> Callable[[Reals], Reals]:
     return of_revolutions
 
 
+def _log2(x: Reals) -> Reals:
+    """Logarithms; of 1/2, 1/4 and so on they are one step nearer to 0, at least 2**-23, always."""
+    found: Reals = np.log2(x)
+    nearer = np.maximum(np.nextafter(found.astype(np.float32), np.float32(0)), found + 2.0**-23)
+    return np.where((found < 0) & (found == np.rint(found)) & np.isfinite(found), nearer, found)
+
+
 SPECIAL: Final[Mapping[str, Special]] = {
     "RCP": Special(lambda x: 1.0 / x, 1),
     "RSQ": Special(lambda x: 1.0 / np.sqrt(x), 1),
     "SQRT": Special(np.sqrt, 1),
     "EX2": Special(np.exp2, 2),
-    "LG2": Special(np.log2, 3, 2.0**-22, is_exact=False),
+    "LG2": Special(_log2, 3, 2.0**-22),
     "SIN": Special(_turned(np.sin), 0, 3.6e-7),
     "COS": Special(_turned(np.cos), 0, 3.6e-7),
     "TANH": Special(np.tanh, 130),
@@ -194,8 +200,7 @@ def _approximate(inst: Instruction, part: Value, side: int = 0) -> Value:
     if side:
         near = result + _sides(part, side) * found.error(result)
         near = np.clip(near, -1, 1) if inst.has("SIN", "COS", "TANH") else near
-        moves = np.isfinite(true) & (result != (true if found.is_exact else 0))
-        result = np.where(moves, near, result).astype(np.float32)
+        result = np.where(np.isfinite(true) & (result != true), near, result).astype(np.float32)
     return _words(result if inst.has("TANH") else _flushed(result), False, part)
 
 
