@@ -141,16 +141,25 @@ def _deciding(
             other = evaluated(_replaced(steps, near))
         except ProblemFileError:  # it takes more steps
             return True
+        moved.append(_places(other) != _places(found))
         return other.counts != found.counts or other.doubts.keys() != found.doubts.keys()
 
+    moved: list[bool] = []  # whether something else was accessed, each time
     every = {k: action for some in kinds.values() for k, action in some.items()}
     sides = range(min((len(action.near) for action in every.values()), default=0))
-    side = next((side for side in sides if decide(every, side)), None)
+    # Where nothing moves, one way or the other, no chance is to be ruled out.
+    side = next((k for k in sides if moved != [False, False] and decide(every, k)), None)
     if side is None:
         return frozenset()
     told_apart = kinds.values() if 1 < len(kinds) <= _MOST_KINDS else ()
     alone = (frozenset(some) for some in told_apart if decide(some, side))
     return frozenset[int]().union(*alone) or frozenset(every)
+
+
+def _places(found: Evaluation) -> list[bytes]:
+    """What the first block accesses, where that is kept."""
+    every = (one for executions in found.traces.values() for one in executions)
+    return [np.where(one.lanes, one.address, -1).tobytes() for one in every]
 
 
 class Followed(Struct, frozen=True):
