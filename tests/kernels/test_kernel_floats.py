@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from machine_code import counted, program
 
+from layoutopt.ground.budget import OutOfTime
 from layoutopt.kernels.isa.floats import SPECIAL
 from layoutopt.kernels.machine.values import Value
 from layoutopt.kernels.program import Compute
@@ -218,3 +219,12 @@ def test_integers_are_divided_without_other_errors():
         for line in ("I2F.U32.RP R4, R1", "I2F.U32 R4, R1", "I2F.RP R4, R1; MOV R4, R2")
     }
     assert [len(action.near) for (action,) in ways.values()] == [0, 4, 4]
+
+
+def test_without_the_time_to_try_other_errors_nothing_is_certain(monkeypatch):
+    def late(*_):
+        raise OutOfTime
+
+    monkeypatch.setattr("layoutopt.kernels.machine.evaluate._deciding", late)
+    found = counted(f"{FLOAT}; MUFU.SQRT R5, R4; STS [R2], R5")
+    assert (found.certain, found.bounded) == (False, False)

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from layoutopt.errors import ProblemFileError
 from layoutopt.ground.arrays import IntArray
+from layoutopt.ground.budget import OutOfTime
 from layoutopt.hardware.devices import Device
 from layoutopt.kernels.machine.counts import NOT_GIVEN, Evaluation
 from layoutopt.kernels.machine.launch import Arguments, Launch, arguments, checked
@@ -43,6 +44,10 @@ _FEW_BLOCKS: Final = 4
 # Approximations are told apart where there are no more kinds of them.
 _MOST_KINDS: Final = 12
 _APPROXIMATE: Final = Forget("is an approximation, its last bits decide what is accessed")
+_NOT_TRIED: Final = (
+    "the time was over before approximations of MUFU were tried with other errors: what they may decide "
+    "is not counted"
+)
 _LIKE_THE_FIRST: Final = (
     "blocks that may differ from the first one count as it does: what each of them does is not counted"
 )
@@ -92,9 +97,13 @@ def evaluate(
         return replace(step, action=Compute(noted, near=action.near))
 
     found = evaluated(tuple(watched(k, step) for k, step in enumerate(slice_.steps)))
-    deciding = _deciding(slice_.steps, kinds, found, evaluated)
-    unknown = dict.fromkeys(deciding, _APPROXIMATE)
-    return evaluated(_replaced(slice_.steps, unknown)) if deciding else found
+    try:
+        deciding = _deciding(slice_.steps, kinds, found, evaluated)
+        unknown = dict.fromkeys(deciding, _APPROXIMATE)
+        return evaluated(_replaced(slice_.steps, unknown)) if deciding else found
+    except OutOfTime:
+        found.doubts[_NOT_TRIED] = -1
+        return found
 
 
 def _total(run: "_Run") -> Evaluation:
