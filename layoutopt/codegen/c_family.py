@@ -388,8 +388,8 @@ _RESERVED: Final = frozenset(
         new noexcept not not_eq nullptr operator or or_eq private protected public read_only read_write
         register reinterpret_cast requires restrict return short signed sizeof static static_assert
         static_cast struct switch template this thread_local throw true try typedef typeid typename typeof
-        uint uint32_t uchar ulong union unsigned ushort using virtual void volatile wchar_t while write_only xor
-        xor_eq
+        uint uint32_t uchar ulong union unsigned ushort using virtual void volatile wchar_t while write_only
+        xor xor_eq
         NULL EOF NAN INFINITY MAXFLOAT errno stdin stdout stderr linux unix
         base body bytes smem source address v global local constant pipe
         cell cells cycles in out repeat repeats start sum tile visit word
