@@ -184,10 +184,7 @@ def _expanded(data: Callable[[], Any], source: str, over: Over) -> Iterator[Inpu
 def plain(data: Any) -> Any:
     """Data as it stands in a file: no tuples, typed parts and NumPy numbers; arrays of accesses stay."""
     if isinstance(data, Mapping):
-        return {
-            str(key): np.asarray(value) if key in _ARRAYS and value is not None else plain(value)
-            for key, value in data.items()
-        }
+        return {str(key): (_accesses if key == "accesses" else plain)(value) for key, value in data.items()}
     if isinstance(data, np.ndarray | np.generic):
         return data.tolist()
     if isinstance(data, list | tuple | range):
@@ -197,3 +194,15 @@ def plain(data: Any) -> Any:
     if isinstance(data, msgspec.Struct):
         return msgspec.to_builtins(data)
     return data
+
+
+def _accesses(data: Any) -> Any:
+    """`plain` of the accesses of a tile, whose arrays stay."""
+    if not isinstance(data, list | tuple):
+        return plain(data)
+    return [
+        {str(k): np.asarray(v) if k in _ARRAYS and v is not None else plain(v) for k, v in access.items()}
+        if isinstance(access, Mapping)
+        else plain(access)
+        for access in data
+    ]

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from emit_programs import emit
 from oracle.conversions import element
-from written import problem_of, refused_with
+from written import one_tile, problem_of, refused_with
 
+import layoutopt
 from layoutopt.accesses.trace import trace
 from layoutopt.errors import ExpressionError
 from layoutopt.expressions.grammar import Lookup, evaluate, parse, to_text
@@ -75,6 +76,12 @@ def test_lanes_of_matrix_instructions_beyond_the_addresses_do_not_matter():
     given, taking = touched(problem(access, tile="16x32 f32"))
     assert taking.sum() == 32
     assert (given[taking] == rows[:, :16].reshape(-1, 2)).all()
+
+
+@pytest.mark.parametrize("name", ["coordinates", "active", "accesses"])
+def test_loops_may_be_called_as_what_is_read_as_arrays(name):
+    loop = {"name": "a", "op": "load", "bytes": 4, "index": [name, "tid"], "for": {name: 4}}
+    assert layoutopt.problem(one_tile("p", [4, 32], "f32", 32, [loop])).accesses[0].loops == {name: 4}
 
 
 def test_inactive_lanes_may_hold_anything():
