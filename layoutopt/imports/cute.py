@@ -199,10 +199,13 @@ def _swizzle(text: str, element_bytes: int) -> tuple[Swizzle | None, str]:
         raise ProblemFileError("", "expected Sw<B,M,S> o _0 o shape:stride, or smem_ptr[16b](..) for _0")
     if start[1] is not None:
         unit = element_bytes.bit_length() - 1
-        if int(start[1]) != 8 * element_bytes or 1 << unit != element_bytes or base < unit:
+        if int(start[1]) != 8 * element_bytes:
             raise ProblemFileError(
                 "--element", f"the layout swizzles elements of {start[1]} bits, not of {8 * element_bytes}"
             )
+        if 1 << unit != element_bytes or base < unit:
+            pieces = f"pieces of 2**{base} bytes, which are no whole elements of {element_bytes}"
+            raise ProblemFileError("", f"a pointer's Sw<{head[1]},{head[2]},{head[3]}> moves {pieces}")
         base -= unit
     if bits > 20 or base > 30 or abs(shift) > 40 or abs(shift) < bits:
         raise ProblemFileError("", f"Sw<{head[1]},{head[2]},{head[3]}> is no swizzle that is read here")

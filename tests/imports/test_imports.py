@@ -204,6 +204,7 @@ WRONG = {
         ("S<3,4,3> o 0 o (8,64):(64,1)", "counts bytes of a pointer, or elements of the layout"),
         ("Sw<9,3,3> o _0 o (8,64):(64,1)", "no swizzle that is read here"),
         ("Sw<3,4,3> o smem_ptr[32b](unset) o (8,64):(64,1)", "elements of 32 bits, not of 16"),
+        ("Sw<3,0,3> o smem_ptr[16b](unset) o (8,64):(64,1)", "Sw<3,0,3> moves pieces of 2**0 bytes, which are no whole elements of 2"),
         ("Sw<3,3,3> o _0 o (8,32):(64,1)", "8x32 elements"),
         ("Sw<3,3,3> o 0 o (8,64):(64,2)", "puts (0, 32) and (1, 0) in one place, 64 elements in"),
         ("(8,64):(0,1)", "puts (0, 0) and (1, 0) in one place"),
