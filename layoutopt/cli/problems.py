@@ -58,6 +58,7 @@ def _print(problem: Path, expanded: bool) -> None:
     from layoutopt.files.file import from_data, read, written_out
     from layoutopt.files.templates import single
     from layoutopt.problems.text import problem_text
+    from layoutopt.problems.types import SCHEMA
 
     text = read(problem)
     data = parse(text)
@@ -65,7 +66,7 @@ def _print(problem: Path, expanded: bool) -> None:
     if expanded:
         data = written_out(single(data))
     if form() == "json":
-        say_json(data)
+        say_json({"schema": SCHEMA, **data})
     else:
         say_file(problem_text(data) if expanded else text.decode("utf-8-sig"))
 

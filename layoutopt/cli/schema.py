@@ -46,12 +46,15 @@ def json_schema(name: str) -> dict[str, Any]:
     """The JSON Schema of problem files, or of the answers of a command, generated from their types."""
     import msgspec
 
-    if name == PROBLEM:
-        from layoutopt.files.file import json_schema as of_problems
+    from layoutopt.files.file import json_schema as of_problems
 
+    if name == PROBLEM:
         return of_problems()
     kinds = [getattr(import_module(f"layoutopt.{module}"), kind) for module, kind in ANSWERS[name]]
     found, components = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
+    if name == "problems":  # of one, its file
+        one = of_problems()
+        found, components = (*found, *one["anyOf"]), components | one["$defs"]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"layoutopt {name} --json",

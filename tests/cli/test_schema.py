@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from command import answer, layoutopt
-from written import saved
+from written import access_from, one_tile, saved
 
 from layoutopt.cli.schema import ANSWERS, PROBLEM, json_schema
 
@@ -15,7 +15,7 @@ COMMANDS = (
     ("solve", TILE), ("solve", BLOCK), ("compare", TILE), ("compare", BLOCK), ("show", TILE), ("show", BLOCK),
     ("check", TILE, "--no-fix"), ("check", "composable_kernel_gemm_xor_128x128_f16", "--no-fix"), ("emit", TILE), ("emit", BLOCK),
     ("emit", TILE, "--offset", "x0*33 + x1"), ("explain", TILE), ("explain", BLOCK), ("targets",),
-    ("targets", "sm_90"), ("problems",), ("convert", "c.json"), ("convert", "none.json"), ("sweep", TILE, "-o", "s.sqlite"), COUNT,
+    ("targets", "sm_90"), ("problems",), ("problems", TILE), ("problems", BLOCK, "--expanded"), ("problems", "own.json"), ("convert", "c.json"), ("convert", "none.json"), ("sweep", TILE, "-o", "s.sqlite"), COUNT,
 )  # fmt: skip
 
 
@@ -28,6 +28,7 @@ def test_what_a_command_prints_is_of_its_schema(arguments, tmp_path):
     moved = {"name": "c", "tile": {"shape": [64], "element": "f32"}, "threads": 32}
     for name, more in (("c.json", {}), ("none.json", {"max_bytes": 4})):
         saved(tmp_path, name, {**moved, "convert": {"from": rows, "to": columns, **more}})
+    saved(tmp_path, "own.json", one_tile("own", [32, 32], "f32", 32, [access_from("a: load 4 [0, tid]")]))
     found, schema = answer(*arguments, cwd=tmp_path), json_schema(arguments[0])
     assert arguments == COUNT or found["schema"] in str(schema)
     jsonschema.Draft202012Validator(schema).validate(found)
