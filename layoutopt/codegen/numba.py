@@ -1,6 +1,7 @@
 """Numba CUDA: device functions that index a shared array of elements."""
 
 import keyword
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from layoutopt.codegen.plan import BASE, AccessPlan, Plan, is_called
@@ -98,15 +99,16 @@ def _in_python(node: Node) -> Node:
 
 
 def _number(node: Node) -> Node:
-    return Op("+", (node, Const(0))) if _is_truth(node) else node
+    return Op("+", (node, Const(0))) if _is_truth(node, any) else node
 
 
-def _is_truth(node: Node) -> bool:
+def _is_truth(node: Node, of: Callable[[Iterable[bool]], bool] = all) -> bool:
+    """Whether a value is a truth; where it is one of several, whether `of` them are: all, or any."""
     match node:
         case Op("&" | "|" | "^" | "min" | "max", args):
-            return all(map(_is_truth, args))
+            return of(_is_truth(arg, of) for arg in args)
         case Op("if", (yes, _, no)):
-            return _is_truth(yes) and _is_truth(no)
+            return of(_is_truth(arg, of) for arg in (yes, no))
         case Op(symbol):
             return PRECEDENCE["or"] <= PRECEDENCE[symbol] <= PRECEDENCE["<"]
     return False
