@@ -438,3 +438,9 @@ def test_bodies_of_macros_keep_their_places_and_nothing_before_them_is_read_agai
     last = file.macros[-1]
     found = [node for node in every(last.body) if node.type == "number_literal"]
     assert [file.place(node) for node in found if file.text(node) == "3999"] == ["k.cu:7999"]
+
+
+def test_a_header_is_found_behind_a_mark_of_the_byte_order(tmp_path):
+    (tmp_path / "rows.h").write_text("#define W 32\n")
+    (tmp_path / "kernel.cu").write_bytes(b'\xef\xbb\xbf#include "rows.h"\n')
+    assert len(Source(tmp_path / "kernel.cu").files) == 2

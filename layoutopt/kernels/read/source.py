@@ -32,7 +32,7 @@ STATEMENT_LIKE: Final = (
 _LANGUAGE: Final = Language(language())
 # What a body of a macro stands in.
 _OPENING: Final = b"void f(){"
-_INCLUDE: Final = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*[<"]([^">\n]+)[">]', re.M)
+_INCLUDE: Final = re.compile(rb'^(?:\xef\xbb\xbf)?[ \t]*#[ \t]*include[ \t]*[<"]([^">\n]+)[">]', re.M)
 # What the grammar does not know, and what it does in as many letters or fewer.
 _SHADOWS: Final = (
     (re.compile(rb"__align__(?=\s*\()"), b"alignas"),
