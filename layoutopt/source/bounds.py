@@ -104,22 +104,14 @@ class Bounds:
         return exact + max(min(ends) - exact, 0) // by * by
 
     def is_plain(self, file: File, node: Node) -> bool:
-        """Whether nothing in an expression has an effect: it may stand twice, or in another order."""
-        macros = [macro for other in self.source.files for macro in other.macros]
+        """Whether an expression may stand twice, or in another order: nothing seen in it has an effect.
+
+        What macros hide is seen where they are expanded.
+        """
         for one in every(node):
             if one.is_named and one.type not in _PLAIN:
                 return False
-            if one.type != "identifier" or self.values.integer(file, one) is not None:
-                continue
-            word, meant = file.text(one), self.source.meant(file, one)
-            # In a macro, the word may be a parameter: what that is is not seen where others use the macro.
-            around = [m for m in file.macros if m.value[0] <= one.start_byte < m.value[1]]
-            is_nested = any(any(named(m.file, m.body, outer.name)) for m in macros for outer in around)
-            if is_nested or word in self.source.macros or any(m.name == word for m in macros):
-                return False
             if meant is not None and "volatile" in meant.file.text(meant.node).split("=")[0].split():
-                return False
-            if not all(self.is_plain(*given) for given in self.source.arguments(file, one)):
                 return False
         return True
 
@@ -143,3 +135,4 @@ def is_changed(file: File, use: Node) -> bool:
     if above is None or above.type in ("argument_list", "gnu_asm_output_operand") or is_given(use):
         return True
     return above.type == "pointer_expression" and file.text(above.children[0]) == "&"
+            meant = self.source.meant(file, one) if one.type == "identifier" else None

@@ -19,8 +19,8 @@ class Edit(NamedTuple):
     parts: tuple[str | Node, ...]
 
 
-def rendered(file: File, edits: list[Edit]) -> bytes:
-    """The file with its edits done, inner ones within outer ones.
+def rendered(file: File, edits: list[Edit], line_end: str = "\n") -> bytes:
+    """The file with its edits done, inner ones within outer ones; `line_end` ends lines that these begin.
 
     Raises:
         ProblemFileError: two edits cannot both be done.
@@ -28,6 +28,9 @@ def rendered(file: File, edits: list[Edit]) -> bytes:
     own = sorted(
         (edit for edit in edits if edit.file is file), key=lambda e: (e.start, -e.end, not _wraps(e))
     )
+    for k, edit in enumerate(own):
+        parts = (part.replace("\n", line_end) if isinstance(part, str) else part for part in edit.parts)
+        own[k] = edit._replace(parts=tuple(parts))
     for k, edit in enumerate(own):
         for inner in own[k + 1 :]:
             if inner.start >= edit.end:

@@ -112,17 +112,8 @@ class Walk:
         """Every place where a variable is named.
 
         Raises:
-            ProblemFileError: it may be named where that cannot be seen: by a macro within another one, or in
-                parts, or behind a brace that a macro opens.
+            ProblemFileError: it is named behind a brace that a macro opens.
         """
-        macros = [macro for file in self.source.files for macro in file.macros]
-        for one in macros:
-            file, pasted = one.file, re.findall(r"(\w+)\s*##", one.file.text(one.node))
-            if any(variable.name.startswith(part) for part in pasted if part not in one.parameters):
-                self.refuse(file, one.node, f"a macro may make the name {variable.name}")
-            names = variable.name not in one.parameters and any(named(file, one.body, variable.name))
-            if names and any(any(named(m.file, m.body, one.name)) for m in macros if m is not one):
-                self.refuse(file, one.node, "the macro is used in another one")
         file = variable.file
         for node in file.loose if variable.function is not None else ():
             if file.text(node) == variable.name and self.source.meant(file, node) is None:

@@ -29,11 +29,12 @@ from layoutopt.kernels.program import Array, Program
 from layoutopt.kernels.question.arrays import UsedArray, used_arrays
 from layoutopt.kernels.question.problem_data import array_problem, lane_steps
 from layoutopt.kernels.read.declarations import base_name, demangled
-from layoutopt.kernels.read.files import DEFAULT_TARGET, Listed, kernels, macros
+from layoutopt.kernels.read.files import DEFAULT_TARGET, Listed, kernels, macros, preprocessed
 from layoutopt.kernels.read.source import File, Source, Variable, enclosing
 from layoutopt.kernels.read.values import Values
 from layoutopt.problems.types import constrained
 from layoutopt.search.block import solve
+from layoutopt.source import expanded
 from layoutopt.source.edits import rendered
 from layoutopt.source.host_launches import functions_that_reach
 from layoutopt.source.moves import Move, flips, move_of, pads, transpositions
@@ -230,23 +231,39 @@ class SourceCode(Struct, frozen=True):
         """
         if files is None:
             return kernels(self.path, self.target, self.options)
+        with self._copied(files) as (folder, path, options):
+            found = kernels(path, self.target, options)
+            return tuple(one._replace(read=partial(_read, one, f"{folder}")) for one in found)
+
+    @contextlib.contextmanager
+    def _copied(self, files: dict[str, bytes]) -> Iterator[tuple[Path, Path, tuple[str, ...]]]:
+        """A folder with changed files in the place of its own, the source there, and options; for compilers.
+
+        Raises:
+            ProblemFileError: a compiler refuses it.
+        """
         with temporary_folder() as folder:
             for name, data in files.items():
                 place = folder / name.lstrip("/")
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.write_bytes(data)
-            own = [f"-I{folder}{os.path.realpath(one)}" for one in self.include]
+            own = (f"-I{folder}{os.path.realpath(one)}" for one in self.include)
             with current().standing_still():
                 try:
-                    path = folder / os.path.realpath(self.path).lstrip("/")
-                    found = kernels(path, self.target, (*own, *self.options))
-                    return tuple(one._replace(read=partial(_read, one, f"{folder}")) for one in found)
+                    yield folder, folder / os.path.realpath(self.path).lstrip("/"), (*own, *self.options)
                 except ProblemFileError as error:
                     raise ProblemFileError("", str(error).replace(f"{folder}", "")) from None
 
+    def _expanded(self, files: dict[str, bytes]) -> dict[str, bytes]:
+        """Changed files as the preprocessor leaves them."""
+        with self._copied(files) as (folder, path, options):
+            printed = preprocessed(path, self.target or DEFAULT_TARGET, (*options, "-w", "-D__LINE__=0"))
+            return expanded.texts(printed, f"{folder}", files)
+
     def _size(self, source: Source, known: dict[object, int | None], file: File, type_: Node) -> int | None:
         """Bytes of a type where it stands: nvcc refuses another one in its place, whose name has them."""
-        key = text, _ = file.text(type_), enclosing(type_, "function_definition")
+        function, text = enclosing(type_, "function_definition"), file.text(type_)
+        key = text, file.path, function.start_point[0] if function is not None else None
         if key in known:
             return known[key]
         files = {one.path: one.data for one in source.files}
@@ -267,27 +284,44 @@ class SourceCode(Struct, frozen=True):
         Raises:
             ProblemFileError: its declaration is not clear.
         """
-        known = macros(self.path, self.target or DEFAULT_TARGET, self.options)
-        source = Source(self.path, self.include, known)
-        for k, file in enumerate(source.files):  # as the changes of other arrays left them
-            if files[file.path] != file.data:
-                source.files[k] = type(file)(file.path, files[file.path])
-        program = evaluation.program
-        variable = declaration(source, array, program)
-        owner = variable.function
-        own = owner is not None and variable.file.function_name(owner) == base_name(program.title)
-        title, sizes = program.title if own else "", partial(self._size, source, {})
-        values = Values(source, title, evaluation.launch.block, sizes)
-        element, extents = _element_and_extents(values, variable, array)
+        sizes: dict[object, int | None] = {}
+
+        def read(texts: dict[str, bytes], known: dict[str, str]) -> Walk:
+            """The array in these texts of the files, not moved yet."""
+            source, program = Source(self.path, self.include, known), evaluation.program
+            for k, file in enumerate(source.files):  # as the changes of other arrays left them
+                if texts[file.path] != file.data:
+                    source.files[k] = type(file)(file.path, texts[file.path])
+            variable = declaration(source, array, program)
+            owner = variable.function
+            own = owner is not None and variable.file.function_name(owner) == base_name(program.title)
+            title, measured = program.title if own else "", partial(self._size, source, sizes)
+            values = Values(source, title, evaluation.launch.block, measured)
+            element, extents = _element_and_extents(values, variable, array)
+            return Walk(source, values, variable, element, extents, Move(0))
+
+        def moved(walk: Walk, move: Move, line_end: str = "\n") -> tuple[Walk, dict[str, bytes]]:
+            """The array of a text moved, and the files with that written in."""
+            form = _form(move, walk.extents)
+            change = form(walk.source, walk.values, walk.array, walk.element, walk.extents, move)
+            edits = change.run()
+            return change, {file.path: rendered(file, edits, line_end) for file in walk.source.files}
+
+        walk = read(files, macros(self.path, self.target or DEFAULT_TARGET, self.options))
+        seen = read(self._expanded(files), {})
+        variable, element, extents = walk.array, walk.element, walk.extents
 
         def written(move: Move) -> Plan:
-            change = _form(move, extents)(source, values, variable, element, extents, move)
-            edits = change.run()
-            changed = {file.path: rendered(file, edits) for file in source.files}
+            change, changed = moved(walk, move)
+            width = 0 if len(extents) > 1 else move.row // element
+            told, got = expanded.Written(walk.values, variable.name, width), self._expanded(changed)
+            known, wanted = moved(seen, move, " ")  # in the lines of the source
+            for name, text in wanted.items():
+                told.check(name, text, got[name])
             is_pitch = isinstance(change, Pitched) or (isinstance(change, Moved) and change.takes_rows)
             pad = PITCH if is_pitch else _PAD
             rank = _XOR if move.terms else _TRANSPOSITION if move.rows else pad
-            return Plan(rank, move, changed, change.remark, change.open_column)
+            return Plan(rank, move, changed, change.remark, known.open_column)
 
         ranking = Ranking(evaluation, array, gpu, element, extents)
         return ranking.plans(variable.name, written)

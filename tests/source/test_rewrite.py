@@ -258,7 +258,7 @@ SQUARES = {"form": Transposed, "move": COLUMNS, "extents": (32, 32)}
 XORED = {"form": Moved, "move": Move(128, 0, ((0, 31),), 4)}
 OTHER = "p points to other memory, too"
 ASM = 'asm volatile("ld.shared{}.f32 %0, [%1{}];" : "=f"(v) : "r"({}));'
-NEXT = "__device__ int next(int& i) { return i++; }\n#define NEXT(i) ((i)++)\n#define AT(r, c) s[r][c]"
+NEXT = "__device__ int next(int& i) { return i++; }"
 ROW = "template <int C> __device__ float f(const float (&p)[C]) { return p[C - 1]; }"
 # A body, or a source, of which a layout cannot be written in this way, and why.
 REFUSED = [
@@ -286,8 +286,6 @@ REFUSED = [
     ("float* p = s; float*& q = p; q = out; p[t] = 0;", XORED, "q is another name of a pointer"),
     ("float* p = s + n; { float s[4]; p[t] = s[0]; }", XORED, "its name is that of another variable here"),
     ("*(float3*)&s[n * 96 + 95] = {};", {"move": Move(384, 12, unit=4)}, "vectors of 12 bytes would not stay whole"),
-    (kernel("BACK(n) = 0;", "#define AT(r) s[r]\n#define BACK(i) AT(i + 1)"), XORED, "the macro is used in another one"),
-    (kernel("MAKE(n) = 0;", "#define MAKE(r) s##r"), XORED, "a macro may make the name s"),
     (kernel("f(s, t);", "__device__ void f(float* p, int r) { p[r] = 0; }"), {}, "it is passed to f"),
     (kernel("f(&s[t % 32]);", "__device__ void f(float* p) { (&p[0])[1] = 0; }"), XORED, "it is passed to f"),
     (kernel("f(&s[t % 32]);", "__device__ void g(float& r) { f(&r); }\n__device__ void f(float* p) { g(*p); }"),
@@ -312,7 +310,7 @@ REFUSED = [
         ("out[t] = sizeof(s[0]);", "", SQUARES, "its size, or that of a row, is used"),
         ("out[t] = f(s[t]);", ROW, {}, "f takes it by reference"),
         *((body, NEXT, XORED, TWICE) for body in (
-            "s[n++][t] = 0;", "s[next(n)][t] = 0;", "s[NEXT(n)][t] = 0;", "AT(n++, t) = 0;",
+            "s[n++][t] = 0;", "s[next(n)][t] = 0;",
             "s[atomicAdd((int*)out, 1)][t] = 0;", "volatile int v = n; s[v][t] = 0;",
         )),
         ("s[n][n++] = 0;", "", SQUARES, "an index may have an effect, and they change places"),

@@ -536,3 +536,59 @@ def test_conflicts_that_may_remain_are_no_success(tmp_path):
 
 def test_a_whole_number_of_a_kernel_without_types_has_no_sign(tmp_path):
     refused("2 32-bit n; pointers", "fix", text_file(tmp_path, TURN.replace("MORE", "")))
+
+
+_FLAT = "s[1024]", "s[(ty + j) * 32 + tx]", "s[tx * 32 + ty + j]"
+_NAMED = "s_in[1024]", "s_in[(ty + j) * 32 + tx]", "s_in[tx * 32 + ty + j]"
+_ROWS = "s[32][32]", "s[ty + j][tx]", "s[tx][ty + j]"
+_IN_ORDER = "for (int i = t; i < 1024; i += 256)"
+_BEYOND, _HIDDEN = "it may lie beyond its row: i", "a macro hides what is written here"
+
+
+def in_macros(folder, form, macros, body):
+    declared, stored, loaded = form
+    text = f"""{macros}
+extern "C" __global__ void k(const float* in, float* out, int mode) {{
+    __shared__ float {declared};
+    const int tx = threadIdx.x, ty = threadIdx.y, t = ty * 32 + tx;
+    for (int j = 0; j < 32; j += 8) {stored} = in[j * 32 + t];
+    __syncthreads();
+    if (mode) {{ {body} }}
+    else for (int j = 0; j < 32; j += 8) out[j * 32 + t] = {loaded};
+}}
+"""
+    launch = ("--block", "32,8", "--arg", "mode=0", "--json")
+    return json.loads(layoutopt("fix", text_file(folder, text), *launch).stdout)
+
+
+@pytest.mark.parametrize(
+    ("form", "macros", "body", "why"),
+    [
+        (_NAMED, "#define CAT(a, b) a##b", "out[t] = CAT(s_, in)[tx + 40];", _HIDDEN),
+        (_FLAT, "#define AT(i) s[i]\n#define BACK(i) AT(i + 1)", "out[t] = BACK(t);", _HIDDEN),
+        (_ROWS, "#define LEN(x) sizeof(#x)", "out[t] = LEN(s[tx][ty]) + sizeof(s[0]);", _HIDDEN),
+        (_ROWS, "#define FLAT(a) (&a[0][0])", f"{_IN_ORDER} out[i] = FLAT(s)[i];", _BEYOND),
+        (_ROWS, "#define FLAT(a, i) ((*a)[i])", f"{_IN_ORDER} out[i] = FLAT(s, i);", _BEYOND),
+        (_ROWS, "#define FILL(a) for (int i = 0; i < 1024; i++) a[0][i] = i", "FILL(s);", _BEYOND),
+        (_ROWS, "#define S(i) s[0][i]", f"{_IN_ORDER} out[i] = S(i);", _BEYOND),
+    ],
+)
+def test_what_macros_make_of_an_array_is_seen(form, macros, body, why, tmp_path):
+    told = in_macros(tmp_path, form, macros, body)
+    assert told["diff"] == ""
+    assert re.search(rf"k\.cu:\d: \w+: {why}", told["arrays"][0]["reason"])
+
+
+@pytest.mark.parametrize(
+    ("macros", "body", "expected"),
+    [
+        (
+            "#define PITCH HALF + HALF\n#define HALF 16",
+            "out[t] = s[ty * PITCH + tx];",
+            "s[s_at(ty * PITCH + tx)]",
+        ),
+        ("#define N (8 * 4)\n#define e 2.5f", "out[t] = s[ty * N + tx] * e;", "s[s_at(tx, ty)] * e"),
+    ],
+)
+def test_macros_that_hide_nothing_are_kept(macros, body, expected, tmp_path):
+    assert expected in in_macros(tmp_path, _FLAT, macros, body)["diff"]

@@ -272,16 +272,21 @@ def compile_source(path: Path, target: str, options: Sequence[str] = (), form: s
 
 
 def macros(path: Path, target: str, options: Sequence[str] = ()) -> dict[str, str]:
-    """The macros without parameters that a source ends with, as the host's preprocessor prints them.
+    """The macros without parameters that a source ends with.
 
     Raises:
         ProblemFileError: nvcc refuses it.
         MachineError: there is no nvcc.
     """
-    words = ["-E", "-Xcompiler", "-dM", f"-arch={target}", *options, os.path.realpath(path)]
-    with temporary_folder() as folder, current().standing_still():
-        text = run_tool("nvcc", words, folder, here=True)
+    text = preprocessed(path, target, ("-Xcompiler", "-dM", *options))
     return dict(re.findall(r"^#define (\w+) (.+)$", text, re.M))
+
+
+def preprocessed(path: Path, target: str, options: Sequence[str]) -> str:
+    """What the host's preprocessor prints of a source; raises as `macros`."""
+    words = ["-E", f"-arch={target}", *options, os.path.realpath(path)]
+    with temporary_folder() as folder, current().standing_still():
+        return run_tool("nvcc", words, folder, here=True)
 
 
 def _tool(name: str) -> str:

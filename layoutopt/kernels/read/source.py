@@ -276,21 +276,6 @@ class Source:
                 if places and variable.name not in macro.parameters and self._expands(macro, variable):
                     yield from ((file, node) for node in places)
 
-    def arguments(self, file: File, identifier: Node) -> Iterator[tuple[File, Node]]:
-        """What a parameter of a macro stands for, wherever that is expanded; nothing for another name."""
-        name = file.text(identifier)
-        for macro in file.macros:
-            inside = macro.value[0] <= identifier.start_byte < macro.value[1]
-            if not inside or name not in macro.parameters:
-                continue
-            place = macro.parameters.index(name)
-            for one in self.files:
-                for node in named(one, one.root, macro.name):
-                    call = node.parent
-                    listed = call.child_by_field_name("arguments") if call is not None else None
-                    if listed is not None and len(listed.named_children) > place:
-                        yield one, listed.named_children[place]
-
     def _is_macro(self, node: Node, name: str) -> bool:
         """Whether a macro with parameters has the name, and is used there."""
         called = node.parent is not None and node.parent.child_by_field_name("function") == node
