@@ -8,13 +8,34 @@ from typing import Final
 
 from tree_sitter import Node
 
-from layoutopt.kernels.read.source import File, Source, Variable, every, named, operands_of
+from layoutopt.kernels.read.source import (
+    File,
+    Source,
+    Variable,
+    every,
+    name_of,
+    operands_of,
+    reference_cast,
+    role_of,
+    variable_of,
+)
 from layoutopt.kernels.read.values import Values
+from layoutopt.source.host_launches import arguments_in
 
 _MOST_DEPTH: Final = 30  # of expressions in one another
 _MOST: Final = (1 << 31) - 1
 _WORDS: Final = ("int", "unsigned", "unsigned int", "uint", "uint32_t", "int32_t", "size_t", "auto")
 
+# Around a variable, what is that variable again, and what only reads its value.
+_SAME: Final = (
+    *("parenthesized_expression", "conditional_expression", "comma_expression", "initializer_list"),
+    "field_expression",
+)
+_READS: Final = (
+    *("binary_expression", "unary_expression", "cast_expression", "subscript_argument_list"),
+    *("assignment_expression", "conditional_expression", "condition_clause", "expression_statement"),
+    *("for_statement", "gnu_asm_input_operand"),
+)
 # What an expression without an effect is made of.
 _PLAIN: Final = (
     *("identifier", "number_literal", "field_expression", "field_identifier", "parenthesized_expression"),
@@ -80,7 +101,9 @@ class Bounds:
         if variable.type not in _WORDS or variable.pointer or variable.extents or variable.is_parameter:
             return None
         first = self.most(file, variable.value, depth)
-        changes = [use for where, use in self.source.uses(variable) if is_changed(where, use)]
+        is_fixed = {"const", "constexpr"} & set(file.text(variable.node).split("=")[0].split())
+        uses = () if is_fixed else self.source.uses(variable)
+        changes = [use for where, use in uses if self.is_changed(where, use)]
         if first is None or not changes:
             return first
         loop, step = variable.node.parent, changes[0].parent
@@ -103,12 +126,40 @@ class Bounds:
             return max(first, min(ends)) if ends else None
         return exact + max(min(ends) - exact, 0) // by * by
 
+    def parameter(self, file: File, call: Node, argument: Node) -> tuple[Node, Variable] | None:
+        """The function of the source that is called, and its parameter that takes the argument."""
+        called, listed = (call.child_by_field_name(part) for part in ("function", "arguments"))
+        found = self.source.function(name_of(file, called)) if called is not None else None
+        if found is None or listed is None:
+            return None
+        parameters, values = found[0].parameters(found[1]), arguments_in(listed)
+        if argument not in values or len(values) > len(parameters):
+            return None
+        parameter = parameters[values.index(argument)]
+        return (found[1], parameter) if parameter is not None else None
+
+    def is_changed(self, file: File, use: Node) -> bool:
+        """Whether a use of a variable changes it, or may let others do so."""
+        above = use.parent
+        while above is not None and above.type in _SAME and role_of(above, use) != "condition":
+            use, above = above, above.parent
+        if above is None or is_given(use) or reference_cast(above) is not None:
+            return True
+        if above.type == "init_declarator":
+            kept = variable_of(file, use)
+            return kept is None or kept.is_reference
+        if above.type == "argument_list" and above.parent is not None:
+            taken = self.parameter(file, above.parent, use)
+            return taken is None or taken[1].is_reference
+        return above.type not in _READS
+
     def is_plain(self, file: File, node: Node) -> bool:
         """Whether an expression may stand twice, or in another order: nothing seen in it has an effect.
 
         What macros hide is seen where they are expanded.
         """
         for one in every(node):
+            meant = self.source.meant(file, one) if one.type == "identifier" else None
             if one.is_named and one.type not in _PLAIN:
                 return False
             if meant is not None and "volatile" in meant.file.text(meant.node).split("=")[0].split():
@@ -125,14 +176,3 @@ def is_given(use: Node) -> bool:
     return above is not None and (
         above.type == "update_expression" or (above.type == "assignment_expression" and is_left)
     )
-
-
-def is_changed(file: File, use: Node) -> bool:
-    """Whether a use of a variable changes it, or may let others do so."""
-    above = use.parent
-    while above is not None and above.type == "parenthesized_expression":
-        above = above.parent
-    if above is None or above.type in ("argument_list", "gnu_asm_output_operand") or is_given(use):
-        return True
-    return above.type == "pointer_expression" and file.text(above.children[0]) == "&"
-            meant = self.source.meant(file, one) if one.type == "identifier" else None

@@ -397,7 +397,7 @@ class Walk:
                 self.refuse(file, call.parent or call, "what is reached from its address is not known")
             self.address(file, node, pointer)
         else:
-            taken = self._parameter(name, arguments, node)
+            taken = self.bounds.parameter(file, call, node)
             if taken is None and self._is_reached_by_macro(name, arguments, node):
                 self.address(file, node, pointer)
                 return
@@ -431,18 +431,6 @@ class Walk:
         uses = named(file, body, macros[0].parameters[number])
         return all(self._reached_once(file, use, 0) for use in uses)
 
-    def _parameter(self, name: str, arguments: Node, node: Node) -> tuple[Node, Variable] | None:
-        """The function of the source that is called, and its parameter that takes the argument `node`."""
-        found = self.source.function(name)
-        if found is None:
-            return None
-        file, function = found
-        parameters, values = file.parameters(function), arguments_in(arguments)
-        if node not in values or len(values) > len(parameters):
-            return None
-        parameter = parameters[values.index(node)]
-        return (function, parameter) if parameter is not None else None
-
     def _only_reached(self, variable: Variable, depth: int) -> bool:
         """Whether a function reaches one element at a pointer, itself or by an instruction."""
         if depth > _MOST_DEPTH:
@@ -475,7 +463,7 @@ class Walk:
                 self.check_whole(file, call, size or _WIDEST)
             if SINGLE_ACCESS.fullmatch(name):
                 return True
-            taken = self._parameter(name, above, node)
+            taken = self.bounds.parameter(file, call, node)
             if taken is None or not self._only_reached(taken[1], depth + 1):
                 return False
             returns = [taken[1].file.text(n) for n in every(taken[0]) if n.type == "return_statement"]

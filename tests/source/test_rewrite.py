@@ -442,3 +442,26 @@ def test_a_header_is_found_behind_a_mark_of_the_byte_order(tmp_path):
     (tmp_path / "rows.h").write_text("#define W 32\n")
     (tmp_path / "kernel.cu").write_bytes(b'\xef\xbb\xbf#include "rows.h"\n')
     assert len(Source(tmp_path / "kernel.cu").files) == 2
+
+
+@pytest.mark.parametrize(
+    ("body", "head", "is_open"),
+    [
+        ("int c = t % 32; int& d = c; d += n; s[n][c] = 0;", "", True),
+        ("int c = t % 32; (n ? c : n) += 9; s[n][c] = 0;", "", True),
+        ("int c = t % 32; (int&)c += n; s[n][c] = 0;", "", True),
+        ("int c = t % 32; int& d{c}; d += n; s[n][c] = 0;", "", True),
+        ("int c = t % 32; f(c); s[n][c] = 0;", "__device__ void f(int& c) { c += 9; }", True),
+        ("int c = t % 32; f(c); s[n][c] = 0;", "__device__ void f(int c) { c += 9; }", False),
+        ("const int c = t % 32; g(c); s[n][c] = 0;", "", False),
+        ("int c = t % 32, d = c; d += n; s[n][c] = out[c] + (c ? 1 : 2);", "", False),
+    ],
+)
+def test_a_column_is_open_where_what_it_is_may_have_changed(body, head, is_open, tmp_path):
+    path = tmp_path / "kernel.cu"
+    path.write_text(kernel(body, head, SQUARE))
+    source = Source(path)
+    (array,) = [one for one in source.variables("s") if one.is_shared]
+    walk = Pitched(source, Values(source, "k(float*)", (256, 1, 1)), array, 4, (32, 32), PAD)
+    walk.run()
+    assert walk.open_column == ("kernel.cu:5" if is_open else None)
