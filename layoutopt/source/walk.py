@@ -249,7 +249,7 @@ class Walk:
         """A pointer in declared rows, moved by a column; any other pointer as it is.
 
         Columns lie within their row, as C++ leaves others undefined. The first place is remembered where one
-        may lie beyond it; where rows are used as one line, from the first one, that is refused.
+        may lie beyond it; in the first row, from which rows may be used as one line, that is refused.
         """
         if len(self.extents) <= 1 or pointer.extents_left > 1:
             return pointer
@@ -258,7 +258,9 @@ class Walk:
         columns = (pointer.columns or 0) + (most or 0) * pointer.element if is_known else None
         if columns is None or columns >= width:
             is_far = (self.values.integer(file, column) or 0) * pointer.element >= width
-            if is_far or (columns is not None and pointer.is_first):
+            # What macros make of an unknown one is seen where they are expanded.
+            is_seen = columns is not None or not any(one.macros for one in self.source.files)
+            if is_far or (pointer.is_first and is_seen):
                 self.refuse(file, column, "it may lie beyond its row")
             self.open_column = self.open_column or file.place(column)
         return replace(pointer, columns=columns)
