@@ -271,6 +271,12 @@ class Moved(Walk):
         for row in rows if self.move.terms else ():
             if isinstance(row, Node) and not self.bounds.is_plain(file, row):
                 self.refuse(file, row, "it may have an effect, and would stand twice")
+            names = {file.text(one) for one in every(row)} if isinstance(row, Node) else ()
+            for one in every(pointer.only_index):
+                if one.type == "identifier" and file.text(one) in names and self.bounds.is_changed(file, one):
+                    self.refuse(
+                        file, pointer.only_index, "it may change the row, which would stand beside it"
+                    )
         parts: list[str | Node] = [rows[-1]]
         if len(rows) > 1 and self.extents[-2] % self.move.period_rows:
             # The XOR does not begin anew with each plane: it needs the number of the row among all rows.
