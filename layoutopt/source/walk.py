@@ -272,7 +272,9 @@ class Walk:
         if size > self.element and self.array.is_deduced("type"):
             self.refuse(file, node, f"vectors of {size} bytes may have other elements in another instance")
         if size > self.element and (unit % size or size & (size - 1)):  # others may begin anywhere
-            self.refuse(file, node, f"vectors of {size} bytes would not stay whole")
+            self.refuse(
+                file, node, f"vectors of {size} bytes would not stay whole", "reach its elements one by one"
+            )
 
     def is_address(self, file: File, node: Node, depth: int = 0) -> Node | None:
         """The `&` before an element; None where there is none.
@@ -569,13 +571,13 @@ class Walk:
         if not self.array.is_shared or (extents and extents[0] is None):
             yield f"ask for {self.move.bytes_of('B', True)} bytes where it was B"
 
-    def refuse(self, file: File, node: Node, why: str) -> NoReturn:
-        """A use is not understood.
+    def refuse(self, file: File, node: Node, why: str, *first_by_hand: str) -> NoReturn:
+        """A use is not understood; `first_by_hand` is what to do there before the layout is right.
 
         Raises:
             ProblemFileError: always, with the line.
         """
         text = " ".join(file.text(node).split())
         text = text if len(text) <= 60 else f"{text[:57]}..."
-        by_hand = ", ".join((*self._declared_by_hand(), self.by_hand()))
+        by_hand = ", ".join((*first_by_hand, *self._declared_by_hand(), self.by_hand()))
         raise ProblemFileError(file.place(node), f"{self.array.name}: {why}: {text}; by hand: {by_hand}")

@@ -298,6 +298,7 @@ REFUSED = [
     ("out[t] = ((float4&)s[t]).x;", XORED, WHOLE),
     *((kernel(body, head, SQUARE), {**how, "extents": (32, 32)}, why) for body, head, how, why in (
         ("out[t] = ((float4*)&s[n][4 * t])->x;", "", {"move": PAD4}, WHOLE),
+        ("out[t] = ((float4*)&s[n][4 * t])->x;", "", {"move": PAD4}, "by hand: reach its elements one by one, declare s[32][33]"),
         ("out[t] = (*(float4*)&s[n][4 * t]).x;", "", XORED, WHOLE),
         ("float* p = &(&s[n][t])[0]; p[1] = 0;", "", XORED, INTO), ("float* p = &*&s[n][t]; p[1] = 0;", "", XORED, INTO),
         ("const float* p = *s; out[t] = p[t];", "", {}, BEYOND),
