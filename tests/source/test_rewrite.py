@@ -316,10 +316,10 @@ REFUSED = [
             "s[n++][t] = 0;", "s[next(n)][t] = 0;",
             "s[atomicAdd((int*)out, 1)][t] = 0;", "volatile int v = n; s[v][t] = 0;",
         )),
-        ("s[n][n++] = 0;", "", SQUARES, "an index may have an effect, and they change places"),
         *((body, NEXT, XORED, "it may change the row, which would stand beside it") for body in (
             "s[n][n++] = 0;", "s[t][(t = n)] = 0;", "s[n % 32][next(n)] = 0;",
         )),
+        ("s[n][n++] = 0;", "", SQUARES, "an index may have an effect, and they change places"),
         ("*(float4*)&s[t][n] = {};", "", SQUARES, WHOLE), ("float* p = s[t]; p[n] = 0;", "", SQUARES, INTO),
         ("*(s[t] + n) = 0;", "", SQUARES, INTO), ("float* p = &s[t][n]; ++p;", "", SQUARES, INTO),
         ("*s[t] = 0;", "", SQUARES, INTO), ("atomicAdd(s[t], 1.f);", "", SQUARES, INTO),
