@@ -198,10 +198,7 @@ def make_plan(
     if layout is not None and (table != layout.table()).any():
         raise VerificationError(f"the offset {to_text(offset)} does not equal the table")
     name = identifier(problem.name)
-    used = {f"{name}_{suffix}" for suffix in _OWN_NAMES}
-    looked_up = sorted({lookup.values for lookup in lookups(offset)})
-    offset = _named(offset, {values: f"{name}_lookup{k or ''}" for k, values in enumerate(looked_up)})
-    used |= {f"{lookup.name}{end}" for lookup in lookups(offset) for end in ("", "_table")}
+    offset, used = _with_own_names(offset, name)
     by_hardware = tuple(
         HardwarePlan(_own_name(f"{name}_{identifier(access.name)}", used), access, report.descriptor)
         for access, report in zip(problem.accesses, reports, strict=True)
@@ -229,6 +226,15 @@ def make_plan(
         header=tuple(map(comment, about)),
         by_hardware=by_hardware,
     )
+
+
+def _with_own_names(offset: Node, name: str) -> tuple[Node, set[str]]:
+    """The formula with its tables by names of the tile's, and all that the emitters name after the tile."""
+    looked_up = sorted({lookup.values for lookup in lookups(offset)})
+    tables = {values: f"{name}_lookup{k or ''}" for k, values in enumerate(looked_up)}
+    used = {f"{name}_{suffix}" for suffix in _OWN_NAMES}
+    used |= {f"{table}{end}" for table in tables.values() for end in ("", "_table")}
+    return _named(offset, tables), used
 
 
 def _named(node: Node, tables: Mapping[tuple[int, ...], str]) -> Node:
