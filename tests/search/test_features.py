@@ -172,7 +172,9 @@ def test_features_work_together_or_are_refused_by_name(names, tmp_path):
         (row,) = [row for row in compared["rows"] if row["family"] == "all"]
         assert (row["excess"], row["bytes"]) == (excess, solved["bytes"])
     if explained is not None:
-        assert (explained["excess"], explained["conflict_free"] in (excess == 0, None)) == (excess, True)
+        assert explained["excess"] == excess
+        # Where excess does not come first, the answer may have conflicts that others have not.
+        assert explained["conflict_free"] in (excess == 0, None, bool(FIRST & set(names)))
     if shown is not None:
         (wavefronts,) = [a["wavefronts"] for a in solved["accesses"] if a["name"] == shown["access"]]
         assert shown["pictures"][-1]["access_wavefronts"] == wavefronts

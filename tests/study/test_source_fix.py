@@ -491,20 +491,29 @@ _ASKED = "at turn.cu:10 must ask for B + B / 32 bytes where it asked for B bytes
             "void (*k)(const float*, float*, int) = turn; k<<<1, 256, 4096>>>(a, b, n);",
             _ASKED,
         ),
-        ("LAUNCH(turn, 4096);", _ASKED),
         ("cudaLaunchKernel((void*)turn, dim3(1), dim3(32, 8), nullptr, 4096, 0);", _ASKED),
         ("cudaFuncSetAttribute(turn, cudaFuncAttributeMaxDynamicSharedMemorySize, 4096);", _ASKED),
     ],
 )
 def test_every_launch_asks_for_the_bytes_of_longer_rows(more, told, tmp_path):
     kernel = TURN.replace("float s[1024]", "float s[]").replace("__shared__", "extern __shared__")
-    kernel = "#define LAUNCH(k, bytes) k<<<1, 256, bytes>>>(a, b, n)\n" + kernel.replace("MORE", "")
     path = tmp_path / "turn.cu"
-    path.write_text(f"{kernel}void host(float* a, float* b) {{{_LAUNCHED}{more}\n}}\n")
+    path.write_text(f"\n{kernel.replace('MORE', '')}void host(float* a, float* b) {{{_LAUNCHED}{more}\n}}\n")
     found = fixed_file(path, Launch(block=(32, 8, 1), arguments={"n": 64}, shared_bytes=4096))
     assert found.diff.count("4096 + 4096 / 32") == 1
     assert told in found.arrays[0].reason
     assert bool(found.arrays[0].reason) == bool(told)
+
+
+def test_a_launch_that_a_macro_writes_keeps_its_bytes(tmp_path):
+    kernel = TURN.replace("float s[1024]", "float s[]").replace("__shared__", "extern __shared__")
+    kernel = "#define LAUNCH(k, bytes) k<<<1, 256, bytes>>>(a, b, n)\n" + kernel.replace("MORE", "")
+    path = text_file(
+        tmp_path, f"{kernel}void host(float* a, float* b) {{{_LAUNCHED}LAUNCH(turn, 4096);\n}}\n"
+    )
+    found = fixed_file(path, Launch(block=(32, 8, 1), arguments={"n": 64}, shared_bytes=4096))
+    assert "s[s_at((y + j) * 32 + x)]" in found.diff
+    assert "4096 / 32" not in found.diff
 
 
 def test_dynamic_memory_that_has_two_names_stays(tmp_path):
