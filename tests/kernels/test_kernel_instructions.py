@@ -37,6 +37,10 @@ def computed(step, cells):
 EDGES = (0, 1, 2, 3, 31, 32, 33, 0x7FFFFFFF, 0x80000000, 0xDEADBEEF, 0xFFFFFFFF)
 
 
+def by_halves(of):
+    return lambda a, b: sum((of(a >> by & 0xFFFF, b >> by & 0xFFFF) & 0xFFFF) << by for by in (0, 16))
+
+
 def signed(number, bits=32):
     return number - (1 << bits) if number >> (bits - 1) & 1 else number
 
@@ -58,6 +62,11 @@ def signed(number, bits=32):
         ("VIMNMX R0, R1, R2, PT", lambda a, b: min(signed(a), signed(b))),
         ("VIMNMX.U32 R0, R1, R2, !PT", lambda a, b: max(a, b)),
         ("VIADDMNMX R0, R1, 0x1, R2, PT", lambda a, b: min(signed(a + 1 & 0xFFFFFFFF), signed(b))),
+        ("VIMNMX.S16x2 R0, R1, R2, PT", by_halves(lambda a, b: min(signed(a, 16), signed(b, 16)))),
+        ("VIMNMX.U16x2 R0, R1, R2, !PT", by_halves(max)),
+        ("VIMNMX.RELU R0, R1, R2, PT", lambda a, b: max(0, min(signed(a), signed(b)))),
+        ("VIADDMNMX.U16x2 R0, R1, R2, R1, PT", by_halves(lambda a, b: min(a + b & 0xFFFF, a))),
+        ("VIADD.16x2 R0, R1, -R2", by_halves(lambda a, b: a - b)),
         ("SHF.L.U32 R0, R1, R2, RZ", lambda a, b: a << b if b < 32 else 0),
         ("SHF.R.U32.HI R0, RZ, R2, R1", lambda a, b: a >> b if b < 32 else 0),
         ("SHF.R.S32.HI R0, RZ, R2, R1", lambda a, b: signed(a) >> min(b, 31)),

@@ -29,6 +29,8 @@ from layoutopt.kernels.program import Forget, Source
 
 # ---------------------------------------------------------------- integers
 
+_HALVES: Final = ("S16x2", "U16x2")  # two numbers of 16 bits in a word
+
 
 def _sum(inst: Instruction, *parts: Value) -> Iterator[Value]:
     """IADD3: a source with a sign comes inverted (letter `a`), and the 1 that makes it negative is added."""
@@ -94,12 +96,36 @@ def _funnel(inst: Instruction, a: Value, amount: Value, c: Value) -> Value:
 def _extreme(inst: Instruction, *parts: Value) -> Value:
     """VIMNMX, VIMNMX3, IMNMX and VIADDMNMX: the smallest where the predicate is true, else the largest."""
     *numbers, smaller = parts
-    if inst.opcode.endswith("ADDMNMX"):
-        numbers = [values.add(numbers[0], numbers[1]), numbers[2]]
-    is_signed = not inst.has("U32")
-    least = reduce(lambda a, b: values.least(a, b, 32, is_signed), numbers)
-    greatest = reduce(lambda a, b: values.greatest(a, b, 32, is_signed), numbers)
-    return values.select(smaller, least, greatest)
+    width, is_signed = 16 if inst.has(*_HALVES) else 32, not inst.has("U32", "U16x2")
+
+    def of(*numbers: Value) -> Value:
+        if inst.opcode.endswith("ADDMNMX"):
+            numbers = values.add(numbers[0], numbers[1], width=width), numbers[2]
+        least = reduce(lambda a, b: values.least(a, b, width, is_signed), numbers)
+        greatest = reduce(lambda a, b: values.greatest(a, b, width, is_signed), numbers)
+        found = values.select(smaller, least, greatest)
+        return values.greatest(found, ZERO, width, is_signed=True) if inst.has("RELU") else found
+
+    return of(*numbers) if width == 32 else _by_halves(of, *numbers)
+
+
+def _by_halves(function: Callable[..., Value], *parts: Value) -> Value:
+    """What a function of numbers of 16 bits gives of both halves of words."""
+    low, high = (
+        function(*(values.cut(values.shift_right(part, constant(by)), 16) for part in parts))
+        for by in (0, 16)
+    )
+    return values.differ(values.cut(low, 16), values.shift_left(high, constant(16)))
+
+
+def _multiply_add(_: Instruction, a: Value, b: Value, *more: Value) -> Value:
+    return values.add(values.multiply(a, b), *more)
+
+
+def _sum_of_halves(inst: Instruction, a: Value, b: Value) -> Value:
+    """VIADD.16x2: a source with a sign comes inverted (letter `a`)."""
+    ones = [TRUE] * sum(negates(text) for text in inst.operands[1:])
+    return _by_halves(lambda *halves: values.add(*halves, *ones, width=16), a, b)
 
 
 def _permute(_: Instruction, a: Value, choice: Value, c: Value) -> Value:
@@ -400,9 +426,9 @@ ARITHMETIC: Final[Mapping[str, Builder]] = {
     "IABS": row("r", "w", lambda _, a: values.select(values.less(a, ZERO), values.negate(a), a)),
     "IADD": row("rpp", "aac", _sum),
     "IADD.64": row("d", "dd", lambda _, *parts: values.add(*parts, width=64)),
-    "IADD3": row("rpp", "aaac", _sum),
+    "IADD3": row("rpp", "aaac", _sum, only=("X",)),
     "IADD3.64": row("d", "ddd", lambda _, *parts: values.add(*parts, width=64)),
-    "IMAD": row("r", "wwwc", lambda _, a, b, *more: values.add(values.multiply(a, b), *more)),
+    "IMAD": row("r", "wwwc", _multiply_add, only=("MOV", "IADD", "SHL", "U32", "X")),
     "IMAD.HI": row(sized("r", "rp", "U32"), "wwdc", _product),
     "IMAD.WIDE": row(sized("d", "dp", "U32"), "wwdc", _product),
     "ISETP": row("pp", "wwp", _compare, needs=_INTEGER_ORDERS),
@@ -419,10 +445,10 @@ ARITHMETIC: Final[Mapping[str, Builder]] = {
     "SEL.64": row("d", "ddp", select),
     "SGXT": row("r", "ww", _sign_extend),
     "SHF": row("r", "www", _funnel),
-    "VIADD": row("rpp", "aac", _sum),
-    "VIADDMNMX": row("r", "wwwp", _extreme),
-    "VIMNMX3": row("r", "wwwp", _extreme),
-    **dict.fromkeys(("IMNMX", "VIMNMX"), row("r", "wwp", _extreme)),
+    "VIADD": row("rpp", "aac", _sum, only=("X",)),
+    "VIADD.16x2": row("r", "aa", _sum_of_halves),
+    **dict.fromkeys(("VIADDMNMX", "VIMNMX3"), row("r", "wwwp", _extreme, only=("U32", "RELU", *_HALVES))),
+    **dict.fromkeys(("IMNMX", "VIMNMX"), row("r", "wwp", _extreme, only=("U32", "RELU", *_HALVES))),
     **dict.fromkeys(
         ("ISETP.64", "ISETP.S64", "ISETP.U64"), row("pp", "ddp", _compare, needs=_INTEGER_ORDERS)
     ),

@@ -27,7 +27,7 @@ Reals = npt.NDArray[Any]
 _PLAIN: Final = (127 - 60, 127 + 60)
 # What splits a double in two halves.
 _SPLIT: Final = float((1 << 27) + 1)
-_SMALL: Final = ("F16", "U8", "S8", "U16", "S16")
+_SMALL: Final = ("F16", "BF16", "U8", "S8", "U16", "S16")
 _DIRECTED: Final = ("RM", "RP", "RZ")
 # Every result of 32 bits that is no number.
 _NAN: Final = np.uint64(0x7FFFFFFF)
