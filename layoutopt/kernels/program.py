@@ -155,8 +155,8 @@ class Jump(Struct, frozen=True):
 
     target: int | None  # index of a step; None where the source says
     together: bool = False  # all active lanes jump if the guard and the sources hold in any of them
-    # BRA.DIV jumps where the active lanes are not those of the mask in the first source, BRA.CONV where they
-    # are
+    # BRA.DIV lets all active lanes jump where those whose guard is true are not those of the mask in the
+    # first source, BRA.CONV where they are
     mask: Literal["", "DIV", "CONV"] = ""
     call: bool = False  # what is there comes back to the next step
     # The steps that a jump through a table may go to; None for a return

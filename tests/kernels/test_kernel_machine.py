@@ -119,6 +119,10 @@ COUNTED = {
     "BRA.DIV goes on where they are not": (
         "UMOV UR4, 0xffffffff; BRA.DIV UR4, `(.L_A); LDS R4, [RZ]; A:; NOP", {}, "certain", [(1, 1)], "",
     ),
+    "BRA.DIV lets all lanes jump where the guard leaves out one of the mask's": (
+        "UMOV UR4, 0xffffffff; ISETP.GE.AND P1, PT, R1, 0x5, PT; @!P1 BRA.DIV UR4, `(.L_A); LDS R4, [RZ]; A:; NOP",
+        {}, "certain", [], "",
+    ),
     "WARPSYNC lets halves of a warp go on together": (
         "LOP3.LUT R3, R1, 0x10, RZ, 0xc0, !PT; MOV R4, 0xffff; SHF.L.U32 R3, R4, R3, RZ; WARPSYNC R3; LDS R4, [R2]",
         {}, "certain", [(1, 1)], "",
@@ -126,6 +130,12 @@ COUNTED = {
     "WARPSYNC.EXCLUSIVE lets each go on by itself until they meet": (
         "LOP3.LUT R3, R1, 0x10, RZ, 0xc0, !PT; MOV R4, 0xffff; SHF.L.U32 R3, R4, R3, RZ; BSSY B0, `(.L_M); "
         "WARPSYNC.EXCLUSIVE R3; LDS R4, [R2]; BSYNC B0; M:; LDS R5, [R2]", TWO, "certain", [(4, 4), (2, 2)], "",
+    ),
+    "WARPSYNC.COLLECTIVE lets each vote by itself": (
+        "LOP3.LUT R3, R1, 0x10, RZ, 0xc0, !PT; MOV R4, 0xffff; SHF.L.U32 R3, R4, R3, RZ; BSSY B0, `(.L_M); "
+        "ISETP.EQ.AND P1, PT, R1, 0x5, PT; WARPSYNC.COLLECTIVE R3, `(.L_M); VOTE.ANY R5, PT, P1; ENDCOLLECTIVE; M:; BSYNC B0; "
+        "ISETP.NE.AND P1, PT, R5, RZ, PT; SHF.L.U32 R6, R1, 0x7, RZ; @P1 LDS R4, [R6]",
+        {}, "certain", [(1, 16)], "",
     ),
     "lanes that wait in a call wait for none of those in a call inside it": (
         "ISETP.GE.AND P1, PT, R1, 0x5, PT; ISETP.NE.AND P2, PT, RZ, RZ, PT; BSSY B6, `(.L_M); @!P1 BRA `(.L_M); "

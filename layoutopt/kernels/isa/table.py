@@ -212,7 +212,7 @@ def _left(inst: Instruction) -> Built:
 def _warp_sync(inst: Instruction) -> Built:
     masks = [text for text in inst.operands if not text.startswith("`") and not is_predicate(text)]
     whole = inst.has("ALL") or not masks
-    action = Reconverge(parts=inst.has("EXCLUSIVE"))
+    action = Reconverge(parts=inst.has("EXCLUSIVE", "COLLECTIVE"))
     return Built(action, (word("0xffffffff" if whole else masks[0]),))
 
 

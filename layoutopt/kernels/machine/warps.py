@@ -377,8 +377,9 @@ class Machine:
             return self._branch_to_address(group, step, lanes)
         if action.mask:
             given = self.registers.number(group, step.sources[0], lanes)
-            whole = mask_of(group.lanes) == given.astype(np.uint64)
-            lanes = lanes & (whole == (action.mask == "CONV"))
+            # The guard chooses who is compared with the mask: R2UR leaves out lanes that have another one.
+            whole = mask_of(lanes) == np.take_along_axis(given, lanes.argmax(axis=1)[:, None], axis=1)
+            lanes = group.lanes & (whole == (action.mask == "CONV"))
         else:
             for source in step.sources:
                 value = self.registers.read(group, source)
