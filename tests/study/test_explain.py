@@ -192,7 +192,7 @@ def test_weighted_figures_are_called_so(tmp_path):
         "r: store 16 [lane//8 + 4*i, 4*(lane%8)]; i<8; weight 10",
         "c: load 4 [lane, i]; i<32; weight 10",
     )
-    told = layoutopt("solve", saved(tmp_path, "w.json", asked)).stdout
+    told = layoutopt("solve", saved(tmp_path, "w.json", asked), "--time-limit", "60").stdout
     assert "\n  weighted excess >= 960 in every layout" in told
     assert "weighted wavefronts instead of" in told
 
