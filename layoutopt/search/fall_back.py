@@ -152,7 +152,8 @@ class _Climb:
 
         Of the last only those that are as good as the best.
         """
-        dims = np.array([d for d in self.fixed or range(len(self.space.shape)) if self.space.shape[d] > 1])
+        shape = self.space.shape
+        dims = np.array([d for d in self.fixed or range(len(shape)) if shape[d] > 1], np.int64)
         best, fruitless = self._top(dims, np.zeros_like(dims)), 0
         if best is not None:
             yield linearisation(best.pitches, self.space)
@@ -185,7 +186,7 @@ class _Climb:
     def _top(self, order: IntArray, pads: IntArray) -> _Place | None:
         """Where the climb from a place ends; the place may be no layout, those beside it count then."""
         best, fruitless = self._best(order[None], pads[None]), 0
-        places = 1 if self.fixed is not None else len(order)
+        places = max(1, len(order)) if self.fixed is None else 1
         together = max(1, _PLACES // (places * len(self.pads)))  # dimensions that are looked at at once
         dims = itertools.cycle(self.rng.permutation(order).tolist())
         while fruitless < len(order):

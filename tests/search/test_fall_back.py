@@ -70,6 +70,7 @@ def test_a_climb_keeps_to_the_constraints():
         ("4x6 i8, 4 threads; families none order\na: store 4 [tid, 0]", set()),
         ("4x6 i8, 4 threads; families none order pad\na: store 4 [tid, 0]", {0}),
         ("64 f32, 32 threads\na: load 4 [tid]; weight 0", {0}),  # nothing weighs
+        ("1x1 f32, 32 threads\na: load 4 [0, 0]", {0}),  # no dimension has two elements
     ],
 )
 def test_a_climb_pads_only_where_that_is_allowed(text, found):
