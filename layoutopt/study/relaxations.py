@@ -137,21 +137,23 @@ class Relaxations(Struct, frozen=True):
 
     def looser_constraints(self) -> Iterator[Relaxation]:
         """Constraints of the file that are in the way: the objective alone, else families or bytes."""
-        problem = self.case.problem
-        for name, looser, what in (
-            ("minimise", "excess", "with the least excess first"),
-            ("families", None, "with every family of layouts"),
-            ("max_bytes", None, "with more memory"),
-        ):
-            if name == "minimise" and problem.layout.objective.excess_first:
-                continue
-            if getattr(problem.layout, name) is not None:
-                result = self._free_of_conflicts(constrained(problem, **{name: looser}))
-                if result is not None:
-                    text = f"{what}: {result.offset}, {result.bytes:,} bytes, no conflicts"
-                    yield Relaxation(name, text)
-                    if name == "minimise":
-                        return
+        layout = self.case.problem.layout
+        if not layout.objective.excess_first:
+            objective = self._with("minimise", "excess", "with the least excess first")
+            if objective is not None:
+                yield objective
+                return
+        for name, what in (("families", "with every family of layouts"), ("max_bytes", "with more memory")):
+            looser = self._with(name, None, what) if getattr(layout, name) is not None else None
+            if looser is not None:
+                yield looser
+
+    def _with(self, constraint: str, value: str | None, what: str) -> Relaxation | None:
+        """Another value of a constraint, `what` in words; None where nothing free of conflicts is found."""
+        found = self._free_of_conflicts(constrained(self.case.problem, **{constraint: value}))
+        if found is None:
+            return None
+        return Relaxation(constraint, f"{what}: {found.offset}, {found.bytes:,} bytes, no conflicts")
 
     def left_out(self, clash: Sequence[Access]) -> Iterator[Relaxation]:
         """Accesses of a clash to leave out, where a layout that the constraints allow serves the others."""
